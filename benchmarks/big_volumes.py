@@ -20,7 +20,7 @@ from pathlib import Path
 from tests.unit.volumes.conftest import Work
 
 from benchmarks.pairs import Ratio, ratio, show
-from muster.core.data import Output
+from muster.core.data import OutputTarget
 from muster.volumes.folder import FolderStore
 from muster.volumes.lineage import compare
 from muster.volumes.listing import parse
@@ -49,7 +49,7 @@ def measured(options: argparse.Namespace) -> Iterator[Ratio]:
         each, looks = [], []
         for count in (options.small, options.large):
             work = Work(home / str(count))
-            spec = work.spec(months=Output(volume="months", partition="*"))
+            spec = work.spec(months=OutputTarget(volume="months", partition="*"))
             work.seal("job-1", spec, {"months": {f"p-{n:05d}/rows": b"x%d" % n for n in range(count)}})
             each.append([cpu(lambda work=work: work.store.commit("job-1", attempt=1)) / count])
             store = FolderStore(home / str(count))

@@ -29,7 +29,7 @@ from muster.backends.base import Backend
 from muster.backends.local.machine import Machine
 from muster.backends.local.place import MachinePlace
 from muster.backends.local.places import Places
-from muster.core.data import Output
+from muster.core.data import OutputTarget
 from muster.core.job import JobSpec, Launcher, Role
 from muster.core.resources import Resources
 from muster.core.settings import Settings
@@ -113,7 +113,7 @@ class Runs:
             roles=(role,),
             launcher=launcher,
             env={"PYTHONPATH": str(DAGS), **({"JAVA_HOME": str(java_home())} if spark else {})},
-            outputs={"made": Output(volume="engines/made")},
+            outputs={"made": OutputTarget(volume="engines/made")},
         )
         job_id, began = f"engines-{next(self._numbers)}", time.perf_counter()
         self._backend.submit(spec, job_id=job_id)

@@ -20,7 +20,7 @@ import sys
 import time
 from dataclasses import dataclass, field
 
-from muster.backends.forecast import Demand, Outlook, forecast
+from muster.backends.forecast import Competition, Demand, forecast
 
 CARDS, JOBS, FIRST, PASSED_SECONDS = 16, 400, 100, 300.0
 FAMILIES = [(1, 60.0), (1, 240.0), (2, 120.0), (2, 600.0), (4, 300.0), (4, 900.0), (8, 600.0), (16, 400.0)]
@@ -102,7 +102,7 @@ def replay(seed: int, sigma: float) -> list[tuple[float, float]]:
     for gang in gangs:
         place.until(gang.arrived)
         if gang.number >= FIRST:
-            outlook = Outlook(
+            outlook = Competition(
                 pools={"card": float(CARDS)},
                 running=tuple(each.demand() for each in place.running),
                 waiting=tuple(each.demand() for each in place.waiting),
@@ -123,7 +123,7 @@ def is_right(said: float, was: float) -> bool:
 def cost() -> float:
     """Return the CPU seconds of one forecast with 1,000 waiting gangs."""
     gangs = [Gang(number=n, family=n % len(FAMILIES), arrived=float(-n), takes=1.0) for n in range(1000)]
-    outlook = Outlook(
+    outlook = Competition(
         pools={"card": float(CARDS)},
         waiting=tuple(each.demand() for each in gangs),
         passed_seconds={"": 300.0},

@@ -27,7 +27,7 @@ from typing import Any
 from benchmarks.pairs import Ratio, compare, ratio, show
 from muster.airflow.embedded.home import EmbeddedHome
 from muster.core import wire
-from muster.core.data import Input, Output, Pinned
+from muster.core.data import Input, OutputTarget, Pinned
 from muster.core.job import JobSpec, Role
 from muster.core.origin import Origin
 from muster.core.settings import Settings
@@ -287,7 +287,7 @@ def _job(store: FolderStore, number: int) -> None:
         image_digest=DIGEST,
         roles=(Role(replicas=2, entrypoint="flights.train:train"),),
         inputs={"features": Input(versions=(features,))},
-        outputs={"model": Output(volume="big/model")},
+        outputs={"model": OutputTarget(volume="big/model")},
         params={"epochs": 5, "learning_rate": 0.001},
         origin=_origin(number),
     )

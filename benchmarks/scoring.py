@@ -30,7 +30,7 @@ from muster.backends.base import Backend
 from muster.backends.local import processes
 from muster.backends.local.place import MachinePlace
 from muster.backends.local.places import Places
-from muster.core.data import Input, Output
+from muster.core.data import Input, OutputTarget
 from muster.core.job import JobSpec, Role
 from muster.core.resources import Resources
 from muster.core.settings import Settings
@@ -83,7 +83,7 @@ class Scoring:
     def run(self, rows: int, shards: int) -> Scored:
         """Make rows, score them, and ask the endpoint for some."""
         words = ("python", str(SCRIPT), "rows", str(self._model), "{outputs.rows}", str(rows))
-        self._done("rows", Role(command=words), outputs={"rows": Output(volume="scoring/rows")})
+        self._done("rows", Role(command=words), outputs={"rows": OutputTarget(volume="scoring/rows")})
         model = self._store.add("scoring/model", self._model).pinned
         (made,) = self._store.resolve("scoring/rows@1")
         seconds, peak = self._done(
@@ -91,7 +91,7 @@ class Scoring:
             Role(entrypoint=ENTRYPOINT, resources=Resources(cpus=CPUS, memory_gib=MEMORY_GIB)),
             code=serving_code().put(self._store),
             inputs={"model": Input(versions=(model,)), "rows": Input(versions=(made.pinned,), many=True)},
-            outputs={"predictions": Output(volume="scoring/predictions")},
+            outputs={"predictions": OutputTarget(volume="scoring/predictions")},
             params={"shards": shards, "processes": CPUS, "keep": [], "rows_at_once": None},
         )
         found = self._sampled(self._store.path("scoring/rows@1"), self._store.path("scoring/predictions@1"))

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from muster.core.search import Sampler, SearchSpec, What
+from muster.core.search import EventKind, Sampler, SearchSpec
 from muster.core.space import choice, loguniform
 from muster.ext.search.simulation import Costs, Played, play
 from muster.ext.search.state import SearchState
@@ -124,13 +124,13 @@ def made(params: Mapping[str, Any], epoch: float) -> float:
 
 def _idle(played: Played) -> float:
     """The share of the workers' time without work, until the last new trial was asked for."""
-    until = max(event.at for event in played.events if event.what is What.ASKED)
+    until = max(event.at for event in played.events if event.what is EventKind.ASKED)
     busy, began = 0.0, dict[int, float]()
     for event in played.events:
-        if event.what is What.STARTED:
+        if event.what is EventKind.STARTED:
             began[event.trial] = event.at
-        elif event.what in (What.PAUSED, What.ENDED, What.FAILED) and event.trial in began:
-            stop = 0.1 if event.what is What.PAUSED else 0.0
+        elif event.what in (EventKind.PAUSED, EventKind.ENDED, EventKind.FAILED) and event.trial in began:
+            stop = 0.1 if event.what is EventKind.PAUSED else 0.0
             busy += max(0.0, min(event.at + stop, until) - began.pop(event.trial))
     busy += sum(max(0.0, until - at) for at in began.values())
     return max(0.0, 1 - busy / (MANY * until))

@@ -29,7 +29,7 @@ from benchmarks.pairs import LEFT_OUT
 from benchmarks.search import RECORDED, SEEDS
 from benchmarks.stages_peers import peers_python
 from muster.core.patience import Patience
-from muster.core.search import Event, Sampler, SearchSpec, What
+from muster.core.search import Event, EventKind, Sampler, SearchSpec
 from muster.core.settings import Settings
 from muster.core.space import choice
 from muster.core.wire import dumps
@@ -198,7 +198,7 @@ def _order(table: list[tuple[dict[str, Any], list[float]]], spec: SearchSpec) ->
     """The order in which muster asks for the points, as places in the table."""
     state, sampling, points = SearchState(spec), Sampling(spec), list[Mapping[str, Any]]()
     while (point := sampling.ask(state)) is not None:
-        state.apply(Event(what=What.ASKED, at=0, trial=len(points), params=point))
+        state.apply(Event(what=EventKind.ASKED, at=0, trial=len(points), params=point))
         points.append(point)
     places = {_key(params): place for place, (params, _) in enumerate(table)}
     return [places[_key(point)] for point in points]

@@ -14,7 +14,7 @@ from pathlib import Path
 from muster.backends.base import Backend
 from muster.backends.local.machine import Machine
 from muster.backends.local.place import MachinePlace
-from muster.core.data import Output
+from muster.core.data import OutputTarget
 from muster.core.job import JobSpec, Role
 from muster.core.origin import Origin
 from muster.core.patience import Patience
@@ -23,7 +23,7 @@ from muster.core.search import Search, SearchSpec
 from muster.core.settings import Settings
 from muster.core.shipped import shipped
 from muster.core.wire import loads
-from muster.ext.search.driver import Driver
+from muster.ext.search.driver import SearchDriver
 from muster.images.folders import find_image, put_image
 
 LONGEST_SECONDS, LOOK_SECONDS = 1200.0, 0.25
@@ -63,13 +63,13 @@ def main() -> None:
             image_digest=put_image(backend.store, find_image("python", [shipped("images")])),
             roles=(Role(command=("python", "-c", TRIAL, *words), resources=EACH),),
             params={**dict.fromkeys(spec.space, 0), "epochs": int(spec.rungs[-1])},
-            outputs={"model": Output(volume="benchmark/model")},
+            outputs={"model": OutputTarget(volume="benchmark/model")},
             priority="low",
             origin=Origin(instance="here", dag_id="benchmark", run_id="one", task_id="search"),
         )
         began = time.monotonic()
         backend.store.begin_search("s-1", Search(spec=spec, trial=trial, began=time.time()))
-        driver, patience = Driver(backend, "s-1"), Patience(LONGEST_SECONDS, first=LOOK_SECONDS)
+        driver, patience = SearchDriver(backend, "s-1"), Patience(LONGEST_SECONDS, first=LOOK_SECONDS)
         while (ended := driver.step()) is None:
             if not patience.wait():
                 raise RuntimeError(f"the search has not ended after {LONGEST_SECONDS:g} s")

@@ -79,9 +79,9 @@ def _version(folder: Path) -> Path:
 
 def bare(folder: Path, times: int) -> float:
     from muster_serving.predictors import load
-    from muster_serving.signature import Signature
+    from muster_serving.signature import ModelSignature
 
-    predict = load(folder, Signature.load(folder / "signature.json"), [])
+    predict = load(folder, ModelSignature.load(folder / "signature.json"), [])
     row: dict[str, Any] = {"x": np.linspace(0, 1, COLUMNS).reshape(1, -1)}
     for _ in range(times // 10):
         predict(row)

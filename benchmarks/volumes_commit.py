@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from muster.core.data import Output
+from muster.core.data import OutputTarget
 from muster.core.job import JobSpec, Role
 from muster.core.replica import Replica
 from muster.volumes.durability import sync_all
@@ -30,7 +30,7 @@ SPEC = JobSpec(
     image="none",
     image_digest=DIGEST,
     roles=(Role(entrypoint="none:none"),),
-    outputs={"data": Output(volume="data")},
+    outputs={"data": OutputTarget(volume="data")},
 )
 
 

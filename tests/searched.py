@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from muster.core.data import Output
+from muster.core.data import OutputTarget
 from muster.core.job import JobSpec, Role
 from muster.core.origin import Origin
-from muster.core.search import Event, Search, SearchSpec, What
+from muster.core.search import Event, EventKind, Search, SearchSpec
 from muster.core.space import choice, loguniform, uniform
 from muster.ext.search.simulation import Played, play
 from muster.volumes.protocols import Searches
@@ -40,7 +40,7 @@ def search_of(spec: SearchSpec = SPEC, *, dag_id: str = "flights", run_id: str =
         image_digest="b3:" + "0" * 64,
         roles=(Role(command=("true",)),),
         params={**dict.fromkeys(spec.space, 0), **({spec.until: 1} if spec.until else {})},
-        outputs={"model": Output(volume="flights/model-trials")},
+        outputs={"model": OutputTarget(volume="flights/model-trials")},
         priority="low",
         origin=Origin(instance="test", dag_id=dag_id, run_id=run_id, task_id="search"),
     )
@@ -70,7 +70,7 @@ def played(
     return found
 
 
-def event(what: What, trial: int = -1, **fields: Any) -> Event:
+def event(what: EventKind, trial: int = -1, **fields: Any) -> Event:
     """One event, at the second 2."""
     return Event(what=what, at=2.0, trial=trial, **fields)
 
@@ -78,14 +78,14 @@ def event(what: What, trial: int = -1, **fields: Any) -> Event:
 def running(params: Mapping[str, Any], *, trial: int = 0, job_id: str = "") -> list[Event]:
     """What begins a trial."""
     return [
-        event(What.ASKED, trial, params=params),
-        event(What.STARTED, trial, job_id=job_id or f"trial-{trial}-1", rung=0),
+        event(EventKind.ASKED, trial, params=params),
+        event(EventKind.STARTED, trial, job_id=job_id or f"trial-{trial}-1", rung=0),
     ]
 
 
 def failed(params: Mapping[str, Any], *, trial: int = 0, reason: str = "it raises") -> list[Event]:
     """A trial whose job failed for good."""
-    return [*running(params, trial=trial), event(What.FAILED, trial, reason=reason, final=True)]
+    return [*running(params, trial=trial), event(EventKind.FAILED, trial, reason=reason, final=True)]
 
 
 def of(spec: SearchSpec = SPEC, **changes: Any) -> SearchSpec:

@@ -16,7 +16,7 @@ READ = ("GET", "HEAD")
 CLIENT_LEFT = 499  # no client gets it: a status for the counts, as in nginx's log
 
 
-class Answer(NamedTuple):
+class HttpAnswer(NamedTuple):
     """Status, body and headers; the server around it adds the Content-Length.
 
     :param outside: the inputs with a value that no training row had, as far as the signature records what these had.
@@ -32,20 +32,20 @@ class Answer(NamedTuple):
     sent: bool = False
 
 
-def refusal(message: str, status: int, headers: Headers = ()) -> Answer:
+def refusal(message: str, status: int, headers: Headers = ()) -> HttpAnswer:
     """Return an error as JSON: the same form for every path, protocol and status."""
     written = message.encode("utf-8", "backslashreplace").decode()  # it may quote what UTF-8 cannot hold
-    return Answer(status, orjson.dumps({"error": written}), JSON + headers)
+    return HttpAnswer(status, orjson.dumps({"error": written}), JSON + headers)
 
 
-def not_there(method: str, path: str) -> Answer:
+def not_there(method: str, path: str) -> HttpAnswer:
     """Refuse a path that this server does not have."""
     return refusal(
         f"{method:.20} {path!r:.80}: there is no such page here; GET /docs lists what there is", 404
     )
 
 
-def not_allowed(method: str, path: str, allowed: tuple[str, ...]) -> Answer:
+def not_allowed(method: str, path: str, allowed: tuple[str, ...]) -> HttpAnswer:
     """Refuse a method that a path does not have, and name its methods."""
     words = ", ".join(allowed)
     return refusal(

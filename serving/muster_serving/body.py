@@ -28,7 +28,7 @@ class ClientGone(ServingError):
     """The client hung up before it had sent its request."""
 
 
-class Budget:
+class ByteBudget:
     """The limit for the bytes of all bodies that arrive in pieces; a body of one piece is not counted."""
 
     def __init__(self, limit_bytes: int = MAX_HELD_BYTES) -> None:
@@ -87,7 +87,7 @@ class Arriving:
     :param most: how many bytes it may have.
     """
 
-    def __init__(self, budget: Budget, patience: asyncio.Timeout, *, most: int = MAX_BODY_BYTES) -> None:
+    def __init__(self, budget: ByteBudget, patience: asyncio.Timeout, *, most: int = MAX_BODY_BYTES) -> None:
         self._budget = budget
         self._most = most
         self._patience = patience
@@ -134,7 +134,7 @@ class Arriving:
         self._pieces, self._length = [], 0
 
 
-async def read_body(scope: Any, receive: Receive, budget: Budget, *, most: int = MAX_BODY_BYTES) -> bytes:
+async def read_body(scope: Any, receive: Receive, budget: ByteBudget, *, most: int = MAX_BODY_BYTES) -> bytes:
     """Return a request's whole body.
 
     :param most: how many bytes it may have.

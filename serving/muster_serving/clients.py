@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from hashlib import sha256
 from typing import Any
 
-from muster_serving.answer import Answer, refusal
+from muster_serving.answer import HttpAnswer, refusal
 from muster_serving.body import MAX_BODY_BYTES
 from muster_serving.metrics import CLIENTS
 
@@ -31,7 +31,7 @@ _HERE = re.compile(rb"(localhost|127(\.\d{1,3}){3}|\[::1\])(:\d*)?", re.IGNORECA
 RawHeaders = Iterable[tuple[bytes, bytes]]  # as ASGI and HTTP/2 have them: names in lower case
 
 
-class Client:
+class Caller:
     """One client, or all that are not told apart.
 
     Its limit is a token bucket, kept as the time at which it is full again (GCRA, ITU-T I.371).
@@ -80,11 +80,11 @@ class Clients:
         self.checked = self.needed = self._guarded = False
         self.most_bytes = MAX_BODY_BYTES
         self._key = b""
-        self._own = Client(name, "", rate=None, burst=None)
+        self._own = Caller(name, "", rate=None, burst=None)
         self._all = self._own
-        self._by_digest: dict[bytes, Client] = {}
+        self._by_digest: dict[bytes, Caller] = {}
         self._ended: dict[bytes, tuple[str, float]] = {}
-        self._passed_on: dict[bytes, Client] = {}
+        self._passed_on: dict[bytes, Caller] = {}
         self._limits: Any = None
 
     def order(self, order: Mapping[str, Any]) -> None:
@@ -101,19 +101,19 @@ class Clients:
         self._guarded = self.needed or bool(self._key)
         known = self._by_digest if limits == self._limits else {}
         if limits != self._limits:
-            self._all = Client(self._deployment, "", rate=rate, burst=burst)
-        live: dict[bytes, Client] = {}
+            self._all = Caller(self._deployment, "", rate=rate, burst=burst)
+        live: dict[bytes, Caller] = {}
         ended: dict[bytes, tuple[str, float]] = {}
         for token in order.get("tokens") or ():
             digest, client = bytes.fromhex(token["digest"]), token["client"]
             if token.get("ended") is not None:
                 ended[digest] = client, token["ended"]
             else:
-                live[digest] = known.get(digest) or Client(self._deployment, client, rate=rate, burst=burst)
+                live[digest] = known.get(digest) or Caller(self._deployment, client, rate=rate, burst=burst)
         self._by_digest, self._ended, self._limits = live, ended, limits
         self.most_bytes = int(limits.get("body_bytes") or MAX_BODY_BYTES)
 
-    def admit(self, headers: RawHeaders, *, asks: bool = True) -> Client | Answer:
+    def admit(self, headers: RawHeaders, *, asks: bool = True) -> Caller | HttpAnswer:
         """Return whose request this is, or its refusal: 401 without a token that counts, 429 over the client's limit.
 
         :param asks: whether it asks for predictions, which are counted and limited; pages are not.
@@ -123,14 +123,14 @@ class Clients:
             return own
         if self.needed:
             found = self._known(headers)
-            if isinstance(found, Answer):
+            if isinstance(found, HttpAnswer):
                 return found
             client = found
         if asks and (wait := client.take()):
             return self._too_many(client, wait)
         return client
 
-    def misnamed(self, headers: RawHeaders) -> Answer | None:
+    def misnamed(self, headers: RawHeaders) -> HttpAnswer | None:
         """Return the refusal of a request that needs no token and calls this machine by another name; None for any other.
 
         A page of the web may have its visitor's browser ask here by a name of that page's own, and read the answer (DNS rebinding).
@@ -151,7 +151,7 @@ class Clients:
         """Whether a request is muster's own."""
         return self._insider(headers) is not None
 
-    def within(self, headers: RawHeaders) -> Client | Answer:
+    def within(self, headers: RawHeaders) -> Caller | HttpAnswer:
         """Return for whom muster's own request is, on a port that users are not told of; or its refusal, 401."""
         if not self._guarded:
             return self._own
@@ -159,14 +159,14 @@ class Clients:
             "", "this port is muster's own; users ask at the deployment's address"
         )
 
-    def pass_on(self, client: Client | None = None) -> tuple[str, ...]:
+    def pass_on(self, client: Caller | None = None) -> tuple[str, ...]:
         """Return the header lines with which another process of this deployment takes a request of this client's."""
         if not self._guarded:
             return ()
         named = (f"{NAME.decode()}: {client.name}",) if client and client.name else ()
         return (f"{KEY.decode()}: {self._key.decode()}", *named)
 
-    def _known(self, headers: RawHeaders) -> Client | Answer:
+    def _known(self, headers: RawHeaders) -> Caller | HttpAnswer:
         given = None
         for name, value in headers:
             if name == _AUTHORIZATION:
@@ -192,7 +192,7 @@ class Clients:
             )
         return self._denied("", "this token does not count: ask who runs the deployment for one", _INVALID)
 
-    def _insider(self, headers: RawHeaders) -> Client | None:
+    def _insider(self, headers: RawHeaders) -> Caller | None:
         key, name = b"", b""
         for header, value in headers:
             if header == KEY:
@@ -202,15 +202,15 @@ class Clients:
         if not self._key or not hmac.compare_digest(key, self._key):
             return None
         if name and name not in self._passed_on:
-            self._passed_on[name] = Client(self._deployment, name.decode("ascii"), rate=None, burst=None)
+            self._passed_on[name] = Caller(self._deployment, name.decode("ascii"), rate=None, burst=None)
         return self._passed_on.get(name, self._own)
 
-    def _denied(self, client: str, message: str, how: str = "") -> Answer:
+    def _denied(self, client: str, message: str, how: str = "") -> HttpAnswer:
         CLIENTS.labels(self._deployment, client, "denied").inc()
         told = f'Bearer realm="{self._deployment}"{how}'
         return refusal(message, 401, ((b"www-authenticate", told.encode()),))
 
-    def _too_many(self, client: Client, wait: float) -> Answer:
+    def _too_many(self, client: Caller, wait: float) -> HttpAnswer:
         whose = (
             f"client {client.name} has" if client.name else "this deployment has, for all clients together,"
         )

@@ -34,7 +34,7 @@ from muster_serving import spool
 from muster_serving.arrow import COMPRESSION, arrow_type
 from muster_serving.column import Column, is_null
 from muster_serving.errors import ServingError
-from muster_serving.signature import Signature
+from muster_serving.signature import ModelSignature
 
 READ = b"muster.spool"
 BLOCK_FRAMES, BLOCK_BYTES = 4096, 32 << 20
@@ -126,7 +126,7 @@ def offsets(parts: Sequence[Path]) -> dict[str, int]:
     return found
 
 
-def rows_of(frame: spool.Frame, head: Mapping[str, Any], signature: Signature) -> list[dict[str, Any]]:
+def rows_of(frame: spool.Frame, head: Mapping[str, Any], signature: ModelSignature) -> list[dict[str, Any]]:
     """Return the rows of one request. :raises ServingError: it cannot be read."""
     schema = _schema(signature, head)
     columns: dict[str, list[Any]] = {name: [] for name in schema.names}
@@ -138,7 +138,7 @@ def _write(files: Sequence[Path], read: dict[str, int], out: Path, unread: Unrea
     """Write the new rows of one revision's files; set in `read` up to where they are written now."""
     head = spool.read_head(files[0])
     try:
-        revision, signature = head["revision"], Signature.parse(head["signature"])
+        revision, signature = head["revision"], ModelSignature.parse(head["signature"])
         schema = _schema(signature, head)
     except (ServingError, KeyError, TypeError) as error:
         for file in files:
@@ -187,7 +187,7 @@ def _tables(
     file: Path,
     frames: list[Placed],
     head: Mapping[str, Any],
-    signature: Signature,
+    signature: ModelSignature,
     schema: pa.Schema,
     unread: Unread,
 ) -> Iterator[pa.Table]:
@@ -212,7 +212,7 @@ def _tables(
 
 
 def _add(
-    columns: dict[str, list[Any]], frame: spool.Frame, head: Mapping[str, Any], signature: Signature
+    columns: dict[str, list[Any]], frame: spool.Frame, head: Mapping[str, Any], signature: ModelSignature
 ) -> None:
     request = frame.request(signature)
     rows = request.rows
@@ -243,7 +243,7 @@ def _rows(column: Column, values: list[Any], rows: int, *, hashed: bool) -> list
     return [values[i * width : (i + 1) * width] for i in range(rows)] if column.tail else values
 
 
-def _schema(signature: Signature, head: Mapping[str, Any]) -> pa.Schema:
+def _schema(signature: ModelSignature, head: Mapping[str, Any]) -> pa.Schema:
     leave_out, hashed = head["leave_out"], head["hashed"]
     fields = [*_OWN, *([_CLIENT] if head.get("clients") else [])]
     for side, columns in (("input", signature.inputs), ("output", signature.outputs)):

@@ -49,7 +49,7 @@ class _Refused(Exception):
 class _Transport:
     """A transport that closes only after a client that still sends has had time to read its answer."""
 
-    def __init__(self, transport: Any, connection: Connection) -> None:
+    def __init__(self, transport: Any, connection: LimitedConnection) -> None:
         self._transport = transport
         self._connection = connection
         self.write, self.is_closing = transport.write, transport.is_closing  # each request reads them
@@ -66,7 +66,7 @@ class _Transport:
 class _Flow(FlowControl):
     """Pauses reading while a complete request waits for its answer."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: LimitedConnection) -> None:
         super().__init__(connection.transport)
         self._connection = connection
 
@@ -76,7 +76,7 @@ class _Flow(FlowControl):
             super().resume_reading()
 
 
-class Connection(HttpToolsProtocol):  # type: ignore[misc]
+class LimitedConnection(HttpToolsProtocol):  # type: ignore[misc]
     """uvicorn's connection, with limits.
 
     :ivar ahead: bytes received after a request that is not answered yet; they are parsed after its answer.

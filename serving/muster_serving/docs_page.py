@@ -9,7 +9,7 @@ from typing import Any
 
 from muster_serving import schemas
 from muster_serving.column import Column
-from muster_serving.signature import Signature
+from muster_serving.signature import ModelSignature
 
 _STYLE = """
 :root { color-scheme: light dark }
@@ -20,7 +20,7 @@ pre { overflow-x: auto; background: #8882; padding: .75rem }
 """
 
 
-def docs_page(document: Mapping[str, Any], signature: Signature | None) -> str:
+def docs_page(document: Mapping[str, Any], signature: ModelSignature | None) -> str:
     """Return the page: what the model takes and answers, an example, and every path."""
     about = document["info"]
     title = escape(about["title"])
@@ -39,7 +39,7 @@ def docs_page(document: Mapping[str, Any], signature: Signature | None) -> str:
     return f'<!doctype html><html lang="en"><head>{head}<style>{_STYLE}</style></head><body>{"".join(body)}</body></html>'
 
 
-def _model(document: Mapping[str, Any], signature: Signature) -> Iterator[str]:
+def _model(document: Mapping[str, Any], signature: ModelSignature) -> Iterator[str]:
     yield "<h2>What the model takes</h2>"
     yield _table(("input", "type", "shape", "values"), map(_column, signature.inputs.values()))
     yield f"<p>At most {signature.max_batch} rows in one request.</p>"

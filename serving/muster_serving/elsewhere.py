@@ -14,7 +14,7 @@ from typing import cast
 
 import httptools
 
-from muster_serving.answer import MODEL, PREDICTION, REVISION, Answer, Headers, refusal, which
+from muster_serving.answer import MODEL, PREDICTION, REVISION, Headers, HttpAnswer, refusal, which
 from muster_serving.content import JSON_LENGTH
 from muster_serving.errors import PredictionError, ServingError
 from muster_serving.events import TYPE, Outlet, send_events
@@ -26,11 +26,11 @@ _PASSED_BACK = (b"content-type", b"cache-control", JSON_LENGTH, REVISION, MODEL,
 _PIECE_BYTES = 64 << 10
 
 
-class Gone(ServingError):
+class RemoteGone(ServingError):
     """The other process does not answer."""
 
 
-class Elsewhere:
+class RemoteRevision:
     """One revision behind the private port of another process.
 
     :param metrics: counts the requests that the other process does not answer; it counts the others itself.
@@ -43,7 +43,7 @@ class Elsewhere:
         self.headers = which(revision, None)
         self._idle: list[_Line] = []
 
-    async def ask(self, question: Question, headers: Sequence[str] = ()) -> Answer:
+    async def ask(self, question: Question, headers: Sequence[str] = ()) -> HttpAnswer:
         """Pass a request on and return its answer, which is sent already where it came in events.
 
         :param headers: lines with which the process takes it from this one (:meth:`.clients.Clients.pass_on`).
@@ -61,12 +61,12 @@ class Elsewhere:
             else:
                 answer = await self._whole(request)
         except (OSError, PredictionError) as error:
-            raise Gone(f"revision {self.revision} does not answer: {error}") from error
+            raise RemoteGone(f"revision {self.revision} does not answer: {error}") from error
         if answer.status in (401, 404):  # it has another key only while it is being told of a new one
-            raise Gone(f"revision {self.revision} is not there any more")
+            raise RemoteGone(f"revision {self.revision} is not there any more")
         return answer
 
-    async def _whole(self, request: bytes) -> Answer:
+    async def _whole(self, request: bytes) -> HttpAnswer:
         while self._idle:
             line = self._idle.pop()
             if line.open:
@@ -77,7 +77,7 @@ class Elsewhere:
         _, line = await asyncio.get_running_loop().create_connection(_Line, "127.0.0.1", self.port)
         return await self._exchange(line, request)
 
-    async def _exchange(self, line: _Line, request: bytes) -> Answer:
+    async def _exchange(self, line: _Line, request: bytes) -> HttpAnswer:
         try:
             answer = await line.send(request)
         except asyncio.CancelledError:
@@ -87,7 +87,7 @@ class Elsewhere:
             self._idle.append(line)
         return answer
 
-    async def _in_parts(self, request: bytes, out: Outlet) -> Answer:
+    async def _in_parts(self, request: bytes, out: Outlet) -> HttpAnswer:
         """Pass an answer on as it comes, over a connection that ends where the client leaves: the other process sees it leave.
 
         :raises PredictionError: the other process hung up before anything was sent to the client.
@@ -100,7 +100,7 @@ class Elsewhere:
             writer.close()
 
 
-async def _relayed(reader: asyncio.StreamReader, out: Outlet) -> Answer:
+async def _relayed(reader: asyncio.StreamReader, out: Outlet) -> HttpAnswer:
     """Send the events of an answer on as they come; return it whole where it is no stream."""
     arriving = _Arriving()
     while not arriving.begun:
@@ -110,7 +110,7 @@ async def _relayed(reader: asyncio.StreamReader, out: Outlet) -> Answer:
         return await send_events(pieces, out, arriving.headers, failed=lambda error: refusal(str(error), 503))
     async with aclosing(pieces):
         body = b"".join([piece async for piece in pieces])
-    return Answer(arriving.status, body, arriving.headers)
+    return HttpAnswer(arriving.status, body, arriving.headers)
 
 
 async def _pieces(reader: asyncio.StreamReader, arriving: _Arriving) -> AsyncGenerator[bytes, None]:
@@ -180,9 +180,9 @@ class _Line(asyncio.Protocol):
         self.open = False
         self._transport: asyncio.Transport | None = None
         self._arriving = _Arriving()
-        self._answer: asyncio.Future[Answer] | None = None
+        self._answer: asyncio.Future[HttpAnswer] | None = None
 
-    async def send(self, request: bytes) -> Answer:
+    async def send(self, request: bytes) -> HttpAnswer:
         """Send a request and return the answer. :raises ConnectionError: the connection ended before the answer."""
         if self._transport is None or not self.open:
             raise ConnectionResetError("the connection is closed")
@@ -211,7 +211,7 @@ class _Line(asyncio.Protocol):
         if arriving.whole and arriving.last:
             self.close()
         if arriving.whole and self._answer and not self._answer.done():
-            self._answer.set_result(Answer(arriving.status, arriving.take(), arriving.headers))
+            self._answer.set_result(HttpAnswer(arriving.status, arriving.take(), arriving.headers))
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Fail the waiting request. asyncio calls this."""

@@ -14,7 +14,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapp
 from contextlib import aclosing
 from typing import Any, Protocol
 
-from muster_serving.answer import CLIENT_LEFT, Answer, Headers, refusal
+from muster_serving.answer import CLIENT_LEFT, Headers, HttpAnswer, refusal
 from muster_serving.body import Receive
 from muster_serving.column import Array
 from muster_serving.errors import PredictionError, RequestError, fault_of
@@ -24,7 +24,7 @@ EVENTS: Headers = ((b"content-type", TYPE + b"; charset=utf-8"), (b"cache-contro
 
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
-_CLIENT_GONE = Answer(CLIENT_LEFT, b"", sent=True)
+_CLIENT_GONE = HttpAnswer(CLIENT_LEFT, b"", sent=True)
 _CUT = refusal("the model server ended before the answer was whole: ask again", 503).body
 
 
@@ -53,7 +53,7 @@ async def written(
             yield each
 
 
-def one_event(answer: Answer) -> Answer:
+def one_event(answer: HttpAnswer) -> HttpAnswer:
     """Return the answer of a model that does not stream, as a stream of one event."""
     named = tuple(header for header in answer.headers if header[0] != b"content-type")
     return answer._replace(body=event(answer.body), headers=EVENTS + named)
@@ -68,7 +68,7 @@ class Outlet(Protocol):
     async def put(self, data: bytes) -> None:
         """Send some bytes of the events, which need not end with one. Waits while the client has not read those before."""
 
-    async def while_there(self, sending: Coroutine[Any, Any, Answer]) -> Answer:
+    async def while_there(self, sending: Coroutine[Any, Any, HttpAnswer]) -> HttpAnswer:
         """Return what `sending` returns, and end it where the client leaves.
 
         :returns: one with ``CLIENT_LEFT``, where the client left and this task goes on.
@@ -101,7 +101,7 @@ class Connected:
         """End the answer; it is counted before, so that a client that has all of it finds it in the metrics."""
         await self._send({"type": "http.response.body", "body": b""})
 
-    async def while_there(self, sending: Coroutine[Any, Any, Answer]) -> Answer:
+    async def while_there(self, sending: Coroutine[Any, Any, HttpAnswer]) -> HttpAnswer:
         """Return what `sending` returns; where the client leaves, end it, and return an answer with ``CLIENT_LEFT``.
 
         The request's body must have been read. Where this server ends first, the last event says so.
@@ -129,8 +129,8 @@ async def send_events(
     out: Outlet,
     headers: Headers,
     *,
-    failed: Callable[[PredictionError], Answer],
-) -> Answer:
+    failed: Callable[[PredictionError], HttpAnswer],
+) -> HttpAnswer:
     """Send events as they come, and return an answer that is sent but for its end: :meth:`Outlet.while_there` the client is.
 
     The events are closed in any case.
@@ -138,7 +138,7 @@ async def send_events(
     :param failed: notes that the model failed, and returns the error as an answer.
     :raises RequestError, PredictionError: from the events, before the first of them.
     """
-    answer = Answer(200, b"")
+    answer = HttpAnswer(200, b"")
     async with aclosing(events):
         first = await anext(events)
         await out.begin(headers)

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from muster_serving import spool
 from muster_serving.errors import ServingError
-from muster_serving.signature import Signature
+from muster_serving.signature import ModelSignature
 
 
 def find(identity: str, paths: list[Path]) -> list[dict[str, Any]]:
@@ -45,7 +45,7 @@ def _in_spool(identity: str, file: Path) -> list[dict[str, Any]]:
     head = spool.read_head(file)
     for frame, _ in spool.frames(file):
         if frame.identity == identity:
-            return rows_of(frame, head, Signature.parse(head["signature"]))
+            return rows_of(frame, head, ModelSignature.parse(head["signature"]))
     return []
 
 

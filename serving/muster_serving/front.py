@@ -1,4 +1,4 @@
-"""The application of a model server behind :class:`~muster_serving.connection.Connection`: predictions, readiness, metadata.
+"""The application of a model server behind :class:`~muster_serving.connection.LimitedConnection`: predictions, readiness, metadata.
 
 It answers predictions and the model's pages itself, on bare ASGI messages, and passes three read-only pages on to the
 framework behind it. The framework's other pages are not reachable: with KServe's, every client of the prediction port
@@ -17,20 +17,20 @@ from functools import partial
 from typing import Any
 
 from muster_serving import pages, protocol, routes
-from muster_serving.answer import CLIENT_LEFT, Answer, not_allowed, not_there, refusal
-from muster_serving.body import MAX_BODY_BYTES, Budget, ClientGone, Receive, read_body
-from muster_serving.clients import Client, Clients, RawHeaders
+from muster_serving.answer import CLIENT_LEFT, HttpAnswer, not_allowed, not_there, refusal
+from muster_serving.body import MAX_BODY_BYTES, ByteBudget, ClientGone, Receive, read_body
+from muster_serving.clients import Caller, Clients, RawHeaders
 from muster_serving.clients_file import ClientsFile
 from muster_serving.connection import WHOLE
 from muster_serving.content import is_packed, json_length, unpacked
-from muster_serving.elsewhere import Elsewhere, Gone
+from muster_serving.elsewhere import RemoteGone, RemoteRevision
 from muster_serving.errors import ModelError, PredictionError, RequestError, fault_of
 from muster_serving.events import EVENTS, Connected, Outlet, one_event, send_events, written
 from muster_serving.predictor import Predictor
 from muster_serving.process.predictor import ProcessPredictor
 from muster_serving.protocol import Question
-from muster_serving.revisions import Loaded, Revisions
-from muster_serving.routes import STREAM, Call
+from muster_serving.revisions import LoadedRevision, Revisions
+from muster_serving.routes import STREAM, ModelPath
 
 BIG_BODY_BYTES = 64 << 10
 
@@ -68,9 +68,9 @@ class Front:
         self._behind = behind
         self._candidates = candidates
         self.draining = False
-        self._budget = Budget()
+        self._budget = ByteBudget()
         self._infer = f"/v2/models/{revisions.name}/infer"
-        self._usual = Call(self._infer, "/infer", name=revisions.name)
+        self._usual = ModelPath(self._infer, "/infer", name=revisions.name)
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
         """Answer one request (ASGI: https://asgi.readthedocs.io)."""
@@ -105,16 +105,16 @@ class Front:
         else:
             await self._answer(send, self.page(path))
 
-    async def _take_tokens(self, file: ClientsFile, scope: Any, receive: Receive) -> Answer:
+    async def _take_tokens(self, file: ClientsFile, scope: Any, receive: Receive) -> HttpAnswer:
         try:
             file.take(await read_body(scope, receive, self._budget))
         except RequestError as error:
             return refusal(str(error), error.status)
         except (ValueError, ClientGone) as error:
             return refusal(f"the tokens cannot be read: {error}", 400)
-        return Answer(200, b"{}")
+        return HttpAnswer(200, b"{}")
 
-    def _admit(self, headers: RawHeaders, *, asks: bool = True) -> Client | Answer | None:
+    def _admit(self, headers: RawHeaders, *, asks: bool = True) -> Caller | HttpAnswer | None:
         """Return whose request this is, or its refusal; None where anyone may ask.
 
         :param asks: whether it asks for predictions, which are counted and limited.
@@ -124,18 +124,18 @@ class Front:
         admits = self._clients.checked if asks else self._clients.needed
         return self._clients.admit(headers, asks=asks) if admits else None
 
-    def refused(self, headers: RawHeaders) -> Answer | None:
+    def refused(self, headers: RawHeaders) -> HttpAnswer | None:
         """Return the refusal of a request, of any protocol, for what is not open to all; None where it may ask.
 
         It counts for no limit: :meth:`predict` admits requests for predictions by itself.
         """
         found = self._admit(headers, asks=False)
-        return found if isinstance(found, Answer) else None
+        return found if isinstance(found, HttpAnswer) else None
 
-    def page(self, path: str) -> Answer:
+    def page(self, path: str) -> HttpAnswer:
         """Return a page of the server, about the revision with the greatest share in this process."""
         sharing = self._revisions.sharing
-        here = next((one for one in sharing.values() if isinstance(one, Loaded)), None)
+        here = next((one for one in sharing.values() if isinstance(one, LoadedRevision)), None)
         return pages.page(
             path,
             name=self._revisions.name,
@@ -143,7 +143,7 @@ class Front:
             signature=here.predictor.signature if here else None,
         )
 
-    async def _predict(self, call: Call, scope: Any, receive: Receive, send: Send) -> None:
+    async def _predict(self, call: ModelPath, scope: Any, receive: Receive, send: Send) -> None:
         headers = scope["headers"]
 
         async def read(most: int) -> tuple[bytes, int | None]:
@@ -163,7 +163,9 @@ class Front:
         else:
             await self._answer(send, one_event(answer) if out and answer.status == 200 else answer)
 
-    async def predict(self, call: Call, headers: RawHeaders, read: Read, out: Outlet | None = None) -> Answer:
+    async def predict(
+        self, call: ModelPath, headers: RawHeaders, read: Read, out: Outlet | None = None
+    ) -> HttpAnswer:
         """Answer a prediction of any protocol: admitted before it is read, counted, and kept in the log.
 
         :param headers: HTTP's, or gRPC's metadata.
@@ -174,7 +176,7 @@ class Front:
         """
         started = time.perf_counter()
         client = self._admit(headers)
-        if isinstance(client, Answer):
+        if isinstance(client, HttpAnswer):
             return client
         try:
             target = (call is self._usual and self._revisions.pick()) or self._find(call)
@@ -185,10 +187,10 @@ class Front:
                 question = Question(call, *await read(self._most_bytes(headers)), client, out)
             with fault_of(PredictionError, "answering the request"):
                 answer = None
-                if isinstance(target, Elsewhere):
+                if isinstance(target, RemoteRevision):
                     target, answer = await self._pass_on(target, question)
                 if answer is None:
-                    assert isinstance(target, Loaded)
+                    assert isinstance(target, LoadedRevision)
                     answer = await self._answered(target, question)
             counted_as = answer.status
         except (RequestError, PredictionError) as error:
@@ -197,7 +199,7 @@ class Front:
             counted_as = min(answer.status, _REFUSED) if isinstance(error, RequestError) else answer.status
         except asyncio.CancelledError:
             # gRPC's, when its client waits no longer, or this server's end; the time that was waited counts
-            if isinstance(target, Loaded) and call.revision is None:
+            if isinstance(target, LoadedRevision) and call.revision is None:
                 target.metrics.count(CLIENT_LEFT, time.perf_counter() - started)
             raise
         if target is not None and call.revision is None:
@@ -206,7 +208,7 @@ class Front:
                 answer = self._kept(target, question, answer)
         return answer
 
-    def _kept(self, target: Loaded, asked: Question, answer: Answer) -> Answer:
+    def _kept(self, target: LoadedRevision, asked: Question, answer: HttpAnswer) -> HttpAnswer:
         """Note what was asked and answered, and return the answer with its id where it is kept."""
         target.metrics.outside(answer.outside)
         if answer.places is not None and target.histograms:
@@ -219,7 +221,9 @@ class Front:
         own = self._candidates or (most < MAX_BODY_BYTES and self._clients.is_own(headers))
         return MAX_BODY_BYTES if own else most
 
-    async def _pass_on(self, target: Elsewhere, asked: Question) -> tuple[Loaded | None, Answer | None]:
+    async def _pass_on(
+        self, target: RemoteRevision, asked: Question
+    ) -> tuple[LoadedRevision | None, HttpAnswer | None]:
         """Have another process answer and count; if it fails, return who is to answer here: the one with the greatest share.
 
         A request that names a revision gets an error instead.
@@ -230,16 +234,16 @@ class Front:
             if answer.sent and answer.status == 503 and call.revision is None:  # it was cut off there
                 target.metrics.count(503, time.perf_counter() - started)
             return None, answer
-        except Gone as error:
+        except RemoteGone as error:
             logger.error("%s", error)
             if call.revision is not None:
                 return None, refusal(str(error), 503, target.headers)
             target.metrics.count(503, time.perf_counter() - started)
-            here = (one for one in self._revisions.sharing.values() if isinstance(one, Loaded))
+            here = (one for one in self._revisions.sharing.values() if isinstance(one, LoadedRevision))
             instead = next(here, None)
             return instead, None if instead else refusal(str(error), 503, target.headers)
 
-    async def _answered(self, loaded: Loaded, asked: Question) -> Answer:
+    async def _answered(self, loaded: LoadedRevision, asked: Question) -> HttpAnswer:
         """Answer with a revision of this process.
 
         :raises RequestError: the request is wrong, or too much is under way. :raises PredictionError: the model failed.
@@ -257,8 +261,8 @@ class Front:
             return await asyncio.to_thread(protocol.answer, predictor, asked, of=loaded)
 
     async def _ask(
-        self, loaded: Loaded, predictor: ProcessPredictor, question: Question, *, apart: bool = False
-    ) -> Answer:
+        self, loaded: LoadedRevision, predictor: ProcessPredictor, question: Question, *, apart: bool = False
+    ) -> HttpAnswer:
         """Have a worker process compute an answer.
 
         :param apart: read the request in a thread, so that small requests need not wait.
@@ -272,7 +276,7 @@ class Front:
             answer = await out.while_there(send_events(events, out, headers, failed=failed))
         else:
             payload, headers = asked.write(await predictor.predict(asked.columns, asked.rows))
-            answer = Answer(200, payload, headers + loaded.headers)
+            answer = HttpAnswer(200, payload, headers + loaded.headers)
         find_outside = predictor.signature.outside
         outside = (
             await asyncio.to_thread(find_outside, asked.columns) if apart else find_outside(asked.columns)
@@ -280,14 +284,16 @@ class Front:
         places = loaded.histograms.places(asked.columns, asked.rows) if loaded.histograms else None
         return answer._replace(outside=outside, places=places)
 
-    def _failed(self, target: Loaded | Elsewhere, error: RequestError | PredictionError) -> Answer:
+    def _failed(
+        self, target: LoadedRevision | RemoteRevision, error: RequestError | PredictionError
+    ) -> HttpAnswer:
         """Answer with whose fault it is: the client's, by its status, or the version's, which the log tells."""
         if isinstance(error, RequestError):
             return refusal(str(error), error.status, target.headers)
         logger.error("revision %s: %s", target.revision, error)
         return refusal(str(error), 500, target.headers)
 
-    def _find(self, call: Call) -> Loaded | Elsewhere:
+    def _find(self, call: ModelPath) -> LoadedRevision | RemoteRevision:
         """Return the revision that answers. :raises RequestError: there is none, or it may not be named here."""
         if call.name != self._revisions.name:
             raise RequestError(
@@ -310,24 +316,24 @@ class Front:
         except ModelError as error:
             raise RequestError(str(error), status=404) from error
 
-    async def describe(self, call: Call) -> Answer:
+    async def describe(self, call: ModelPath) -> HttpAnswer:
         """Answer with a model's readiness or metadata: of the revision with the greatest share, unless one is named."""
         try:
             found = self._find(call)
             if not (call.routed or call.revision):
                 found = self._revisions.serving or found
-            if isinstance(found, Elsewhere):
+            if isinstance(found, RemoteRevision):
                 return await found.ask(Question(call), self._clients.pass_on())
         except RequestError as error:
             return refusal(str(error), error.status)
-        except Gone as error:
+        except RemoteGone as error:
             return refusal(str(error), 503)
         platform = pages.ONNX if isinstance(found.predictor, Predictor) else pages.PYTHON
         signature = found.predictor.signature
         answer = pages.described(call, self._revisions.name, found.revision, signature, platform=platform)
-        return Answer(answer.status, answer.body, answer.headers + found.headers)
+        return HttpAnswer(answer.status, answer.body, answer.headers + found.headers)
 
-    async def _answer(self, send: Send, answer: Answer) -> None:
+    async def _answer(self, send: Send, answer: HttpAnswer) -> None:
         status, body, headers = answer[:3]
         await send(
             {"type": WHOLE, "status": status, "headers": headers, "body": body, "close": self.draining}

@@ -18,7 +18,7 @@ from typing import Any
 
 from muster_serving.column import Array, Column, is_null, is_text, need
 from muster_serving.errors import ModelError
-from muster_serving.signature import Signature
+from muster_serving.signature import ModelSignature
 
 FILE = "histograms.json"
 FORMAT = 1
@@ -61,7 +61,7 @@ class Bins:
                 f"{where}: values is {values!r:.60}, need a list of texts, all different, of at most {MOST_CHARACTERS} "
                 "characters that UTF-8 can hold",
             )
-            labels, place = (*values, _unlike(OTHERS, values)), _Places(values).__getitem__
+            labels, place = (*values, _unlike(OTHERS, values)), _TextPlaces(values).__getitem__
         else:
             edges = entry.get("edges")
             good = isinstance(edges, list) and all(map(_is_edge, edges))
@@ -94,7 +94,7 @@ class Histograms:
         self._places = [(name, bins.place) for name, bins in inputs.items()]
 
     @classmethod
-    def load(cls, folder: Path, signature: Signature) -> Histograms:
+    def load(cls, folder: Path, signature: ModelSignature) -> Histograms:
         """Read ``histograms.json`` of a version's folder.
 
         :raises ModelError: it is missing or not valid, or has an input that the signature has not.
@@ -141,7 +141,7 @@ class Histograms:
             bins.asked[place] += 1
 
 
-class _Places(dict[str, int]):
+class _TextPlaces(dict[str, int]):
     """The place of each text in a list; the place after the last of any other."""
 
     def __init__(self, values: list[str]) -> None:

@@ -25,7 +25,7 @@ import uvloop
 from muster_serving import sdk
 from muster_serving.clients import Clients
 from muster_serving.clients_file import ClientsFile
-from muster_serving.connection import Connection
+from muster_serving.connection import LimitedConnection
 from muster_serving.control import Control
 from muster_serving.front import Front
 from muster_serving.process.setup import Setup
@@ -59,7 +59,7 @@ class Pages(sdk.RESTServer):  # type: ignore[misc]
         """Add none."""
 
 
-class Listener(uvicorn.Server):
+class HttpListener(uvicorn.Server):
     """One of several uvicorn servers in a process; it handles no signals."""
 
     def __init__(self, config: uvicorn.Config, front: Front) -> None:
@@ -115,8 +115,8 @@ class DeploymentServer(sdk.ModelServer):  # type: ignore[misc]
         self._public = public
         self._grpc = _grpc(Front(revisions, clients, sdk.app), grpc) if grpc else None
         self._grace = GRACE_SECONDS
-        self._answering: Listener | None = None
-        self._listeners: list[Listener] = []
+        self._answering: HttpListener | None = None
+        self._listeners: list[HttpListener] = []
         self._running: set[asyncio.Task[None]] = set()
         self._stopped = asyncio.Event()
 
@@ -142,7 +142,7 @@ class DeploymentServer(sdk.ModelServer):  # type: ignore[misc]
                 server.close()
             self._keep(self._see_off(listener))
 
-    async def _see_off(self, listener: Listener) -> None:
+    async def _see_off(self, listener: HttpListener) -> None:
         """End a listener when its last client has disconnected."""
         while listener.server_state.connections:
             await asyncio.sleep(SEE_OFF_SECONDS)
@@ -159,13 +159,13 @@ class DeploymentServer(sdk.ModelServer):  # type: ignore[misc]
         self._running.add(task)
         task.add_done_callback(self._running.discard)
 
-    async def listen(self, sock: socket.socket, *, candidates: bool) -> Listener:
+    async def listen(self, sock: socket.socket, *, candidates: bool) -> HttpListener:
         """Answer on a socket from now on; see :class:`~muster_serving.front.Front` for `candidates`."""
         front = Front(self._revisions, self._clients, sdk.app, candidates=candidates, file=self._file)
-        listener = Listener(
+        listener = HttpListener(
             uvicorn.Config(
                 front,
-                http=Connection,
+                http=LimitedConnection,
                 ws="none",
                 lifespan="off",
                 log_config=None,

@@ -16,7 +16,7 @@ from prometheus_client import (
 from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
-from muster_serving.answer import CLIENT_LEFT, Answer
+from muster_serving.answer import CLIENT_LEFT, HttpAnswer
 from muster_serving.column import Column
 from muster_serving.histograms import Histograms
 
@@ -95,9 +95,11 @@ INPUTS = _Inputs()
 _REGISTRY.register(INPUTS)  # type: ignore[arg-type]  # it only asks for collect()
 
 
-def page() -> Answer:
+def page() -> HttpAnswer:
     """Return the metrics in Prometheus's text format."""
-    return Answer(200, generate_latest(_REGISTRY), ((b"content-type", CONTENT_TYPE_LATEST.encode("ascii")),))
+    return HttpAnswer(
+        200, generate_latest(_REGISTRY), ((b"content-type", CONTENT_TYPE_LATEST.encode("ascii")),)
+    )
 
 
 class RevisionMetrics:

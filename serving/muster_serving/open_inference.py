@@ -15,14 +15,14 @@ from flask import Blueprint, Response, request
 from werkzeug.exceptions import HTTPException, MethodNotAllowed, NotFound
 
 from muster_serving import pages, protocol, routes
-from muster_serving.answer import Answer, Headers, not_allowed, not_there, refusal
+from muster_serving.answer import Headers, HttpAnswer, not_allowed, not_there, refusal
 from muster_serving.body import MAX_BODY_BYTES, check_length
 from muster_serving.clients import RawHeaders
 from muster_serving.content import is_packed, json_length, unpacked
 from muster_serving.errors import PredictionError, RequestError
 from muster_serving.events import one_event
 from muster_serving.protocol import Question
-from muster_serving.routes import Call
+from muster_serving.routes import ModelPath
 
 if TYPE_CHECKING:
     from muster_serving.seldon_model import SeldonModel
@@ -61,7 +61,7 @@ def _answered(model: SeldonModel) -> Response | None:
     return _sent(pages.described(call, model.name, model.revision, model.signature), model.headers)
 
 
-def _predicted(model: SeldonModel, call: Call) -> Answer:
+def _predicted(model: SeldonModel, call: ModelPath) -> HttpAnswer:
     """Answer a prediction. A request that names the revision is a check, and not counted."""
     try:
         with model.counted() if call.revision is None else nullcontext():
@@ -89,7 +89,7 @@ def _refused(error: HTTPException) -> Response:
     return _sent(refusal(f"{request.method} {request.path!r:.80}: {error.name}", error.code or 500))
 
 
-def _check(model: SeldonModel, call: Call) -> None:
+def _check(model: SeldonModel, call: ModelPath) -> None:
     """Refuse another model's name, and another revision's. :raises RequestError: 404."""
     if call.name != model.name:
         raise RequestError(f"model {call.name!r:.80} is unknown; here is {model.name}", status=404)
@@ -106,6 +106,6 @@ def _body(headers: RawHeaders) -> bytes:
     return unpacked(body, most=MAX_BODY_BYTES) if packed else bytes(body)
 
 
-def _sent(answer: Answer, which: Headers = ()) -> Response:
+def _sent(answer: HttpAnswer, which: Headers = ()) -> Response:
     headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in answer.headers + which]
     return Response(answer.body, answer.status, headers)

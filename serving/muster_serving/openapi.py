@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from muster_serving import schemas
-from muster_serving.signature import Signature
+from muster_serving.signature import ModelSignature
 
 _JSON = "application/json"
 _BINARY = "application/octet-stream"
@@ -35,7 +35,7 @@ _BINARY_TEXT = (
 )
 
 
-def document(name: str, revisions: Sequence[str], signature: Signature | None) -> dict[str, Any]:
+def document(name: str, revisions: Sequence[str], signature: ModelSignature | None) -> dict[str, Any]:
     """Return the document.
 
     :param name: the deployment's name, which is the model's name in every path.
@@ -84,7 +84,7 @@ def _server() -> dict[str, Any]:
     }
 
 
-def _models(name: str, revisions: Sequence[str], signature: Signature | None) -> dict[str, Any]:
+def _models(name: str, revisions: Sequence[str], signature: ModelSignature | None) -> dict[str, Any]:
     ready = schemas.record({"name": schemas.TEXT, "ready": {"type": "boolean"}})
     infer = schemas.infer(signature), schemas.inferred(signature)
     parts = schemas.infer(signature, binary=False), infer[1]  # events are text

@@ -8,10 +8,10 @@ from typing import Any
 import orjson
 
 from muster_serving import metrics, openapi
-from muster_serving.answer import Answer
+from muster_serving.answer import HttpAnswer
 from muster_serving.docs_page import docs_page
-from muster_serving.routes import Call
-from muster_serving.signature import Signature
+from muster_serving.routes import ModelPath
+from muster_serving.signature import ModelSignature
 
 ONNX, PYTHON = "onnxruntime_onnx", "python"
 
@@ -23,7 +23,7 @@ _FIXED = {
 }
 
 
-def page(path: str, *, name: str, revisions: Sequence[str], signature: Signature | None) -> Answer:
+def page(path: str, *, name: str, revisions: Sequence[str], signature: ModelSignature | None) -> HttpAnswer:
     """Return one of the server's pages, whose paths are in :mod:`~muster_serving.routes`.
 
     :param name: the deployment's.
@@ -33,25 +33,27 @@ def page(path: str, *, name: str, revisions: Sequence[str], signature: Signature
     if path == "/metrics":
         return metrics.page()
     if path == "/v2/health/ready":
-        return Answer(200 if revisions else 503, orjson.dumps({"ready": bool(revisions)}))
+        return HttpAnswer(200 if revisions else 503, orjson.dumps({"ready": bool(revisions)}))
     if path in _FIXED:
-        return Answer(200, orjson.dumps(_FIXED[path]))
+        return HttpAnswer(200, orjson.dumps(_FIXED[path]))
     if path == "/v1/models":
-        return Answer(200, orjson.dumps({"models": [name]}))
+        return HttpAnswer(200, orjson.dumps({"models": [name]}))
     document = openapi.document(name, revisions, signature)
     if path == "/openapi.json":
-        return Answer(200, orjson.dumps(document))
-    return Answer(200, docs_page(document, signature).encode(), _HTML)
+        return HttpAnswer(200, orjson.dumps(document))
+    return HttpAnswer(200, docs_page(document, signature).encode(), _HTML)
 
 
-def described(call: Call, name: str, revision: str, signature: Signature, *, platform: str = ONNX) -> Answer:
+def described(
+    call: ModelPath, name: str, revision: str, signature: ModelSignature, *, platform: str = ONNX
+) -> HttpAnswer:
     """Return the answer about a model that is ready: that it is, or its metadata where `call` asks for them."""
     if call.verb == "/ready" or call.protocol == "v1":
-        return Answer(200, orjson.dumps({"name": name, "ready": True}))
-    return Answer(200, orjson.dumps(metadata(name, revision, signature, platform=platform)))
+        return HttpAnswer(200, orjson.dumps({"name": name, "ready": True}))
+    return HttpAnswer(200, orjson.dumps(metadata(name, revision, signature, platform=platform)))
 
 
-def metadata(name: str, revision: str, signature: Signature, *, platform: str = ONNX) -> dict[str, Any]:
+def metadata(name: str, revision: str, signature: ModelSignature, *, platform: str = ONNX) -> dict[str, Any]:
     """Return a model's metadata; its tensors are those of its signature.
 
     :param platform: what computes it, in the protocol's words.

@@ -16,7 +16,7 @@ import onnxruntime as ort
 
 from muster_serving.column import Array, Column
 from muster_serving.errors import ModelError, PredictionError
-from muster_serving.signature import SIGNATURE, Signature
+from muster_serving.signature import SIGNATURE, ModelSignature
 
 MODEL = "model.onnx"
 
@@ -37,7 +37,7 @@ class Predictor:
         :raises ModelError: the model or the signature is missing or broken, or the two do not match.
         """
         self.folder = folder
-        self.signature = Signature.load(folder / SIGNATURE).with_places()
+        self.signature = ModelSignature.load(folder / SIGNATURE).with_places()
         self._outputs = list(self.signature.outputs)
         self._session = _session(folder / MODEL)
         self.signature.check_nulls("a graph")
@@ -85,7 +85,7 @@ class _Row:
     The usual request has one row, and for a small model passing tensors takes most of the time.
     """
 
-    def __init__(self, session: ort.InferenceSession, signature: Signature) -> None:
+    def __init__(self, session: ort.InferenceSession, signature: ModelSignature) -> None:
         self._session = session
         self._binding = session.io_binding()
         self._lock = threading.Lock()
@@ -110,7 +110,7 @@ class _Row:
             return {name: array.copy() for name, array in self._outputs}
 
 
-def _fixed(signature: Signature) -> bool:
+def _fixed(signature: ModelSignature) -> bool:
     """Whether every tensor of one row has a fixed size: plain columns without text."""
     inputs, outputs = signature.inputs.values(), signature.outputs.values()
     return all(not c.tail and c.graph_datatype != "BYTES" for c in inputs) and all(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import orjson
 
 from muster_serving import binary, document
-from muster_serving.answer import JSON, Answer, Headers
+from muster_serving.answer import JSON, Headers, HttpAnswer
 from muster_serving.binary import NOTHING, Tail
 from muster_serving.column import Array, Column
 from muster_serving.content import BINARY, JSON_LENGTH
@@ -23,15 +23,15 @@ from muster_serving.document import kind as _kind
 from muster_serving.errors import PredictionError, RequestError, fault_of, refuse_half_pairs
 from muster_serving.histograms import Histograms
 from muster_serving.predictor import Predictor
-from muster_serving.routes import STREAM, Call
-from muster_serving.signature import NULLS, Signature
+from muster_serving.routes import STREAM, ModelPath
+from muster_serving.signature import NULLS, ModelSignature
 
 if TYPE_CHECKING:
-    from muster_serving.clients import Client
+    from muster_serving.clients import Caller
     from muster_serving.events import Outlet
 
 
-class Asked(NamedTuple):
+class InferenceRequest(NamedTuple):
     """A request that was read: what the predictor is asked, and how its answer is written.
 
     :param columns: for every input a flat list of JSON values, or an array where its column takes one.
@@ -53,14 +53,14 @@ class Question(NamedTuple):
     :param out: where an answer in parts goes as it is computed; None: all answers are whole.
     """
 
-    call: Call
+    call: ModelPath
     body: bytes = b""
     json_length: int | None = None
-    client: Client | None = None
+    client: Caller | None = None
     out: Outlet | None = None
 
 
-class Served(Protocol):
+class ServedRevision(Protocol):
     """A revision that answers."""
 
     @property
@@ -76,7 +76,7 @@ class Served(Protocol):
         """By which requests are to be counted; None: they are not."""
 
 
-def answer(predictor: Predictor, question: Question, *, of: Served) -> Answer:
+def answer(predictor: Predictor, question: Question, *, of: ServedRevision) -> HttpAnswer:
     """Answer a prediction of either protocol at once.
 
     :raises RequestError: as :func:`read`.
@@ -87,10 +87,10 @@ def answer(predictor: Predictor, question: Question, *, of: Served) -> Answer:
         payload, headers = asked.write(predictor.predict(asked.columns, asked.rows))
         places = of.histograms.places(asked.columns, asked.rows) if of.histograms else None
         outside = predictor.signature.outside(asked.columns)
-        return Answer(200, payload, headers + of.headers, outside, places)
+        return HttpAnswer(200, payload, headers + of.headers, outside, places)
 
 
-def read(signature: Signature, question: Question, *, revision: str) -> Asked:
+def read(signature: ModelSignature, question: Question, *, revision: str) -> InferenceRequest:
     """Read a prediction request of either protocol.
 
     :raises RequestError: the body is not JSON, or the signature does not allow it; the message names the field.
@@ -107,7 +107,9 @@ def read(signature: Signature, question: Question, *, revision: str) -> Asked:
         return read_v1(signature, body)
 
 
-def read_v2(signature: Signature, body: bytes, *, name: str, revision: str, json_length: int | None) -> Asked:
+def read_v2(
+    signature: ModelSignature, body: bytes, *, name: str, revision: str, json_length: int | None
+) -> InferenceRequest:
     """Read the body of ``POST /v2/models/NAME/infer``. :raises RequestError: as :func:`read`."""
     tail = NOTHING if json_length is None else Tail(body, json_length)
     asked = document.read(body if json_length is None else body[:json_length])
@@ -123,7 +125,7 @@ def read_v2(signature: Signature, body: bytes, *, name: str, revision: str, json
         refuse_half_pairs([identity], "id")
         response["id"] = identity
     as_bytes = any(each for _, each in wanted)
-    return Asked(columns, rows, partial(_answered, response, wanted), as_bytes)
+    return InferenceRequest(columns, rows, partial(_answered, response, wanted), as_bytes)
 
 
 def _answered(
@@ -148,7 +150,7 @@ def _answered(
     return b"".join([head, *parts]), headers
 
 
-def read_v1(signature: Signature, body: bytes) -> Asked:
+def read_v1(signature: ModelSignature, body: bytes) -> InferenceRequest:
     """Read the body of ``POST /v1/models/NAME:predict``.
 
     ``{"instances": [{"hour": 13}, …]}`` is answered row by row as ``{"predictions": […]}``,
@@ -163,7 +165,7 @@ def read_v1(signature: Signature, body: bytes) -> Asked:
     by_row = "instances" in asked
     columns = from_rows(asked["instances"]) if by_row else asked["inputs"]
     flat, rows = read_columns(signature, columns)
-    return Asked(flat, rows, _write_rows if by_row else _write_columns)
+    return InferenceRequest(flat, rows, _write_rows if by_row else _write_columns)
 
 
 def _write_columns(arrays: Mapping[str, Array]) -> tuple[bytes, Headers]:
@@ -178,7 +180,7 @@ def _write_rows(arrays: Mapping[str, Array]) -> tuple[bytes, Headers]:
     return orjson.dumps({"predictions": [dict(zip(answer, row, strict=True)) for row in rows_out]}), JSON
 
 
-def read_columns(signature: Signature, columns: Any) -> tuple[dict[str, list[Any] | Array], int]:
+def read_columns(signature: ModelSignature, columns: Any) -> tuple[dict[str, list[Any] | Array], int]:
     """Read an object of JSON lists by input, all of one length; return flat lists by input, and the number of rows.
 
     :raises RequestError: the signature does not allow it; the message names the field.
@@ -205,7 +207,7 @@ def from_rows(rows: Any) -> dict[str, list[Any]]:
     return {name: [row[name] for row in rows] for name in first}
 
 
-def _tensors(signature: Signature, tensors: Any, tail: Tail) -> tuple[dict[str, list[Any] | Array], int]:
+def _tensors(signature: ModelSignature, tensors: Any, tail: Tail) -> tuple[dict[str, list[Any] | Array], int]:
     """Read v2's list of tensors; return a flat list of values for each input, and the number of rows."""
     if type(tensors) is not list:
         raise RequestError(f"inputs: found {_kind(tensors)}, expected a list of tensors")
@@ -301,7 +303,9 @@ def _flat(column: Column, data: list[Any], shape: list[int]) -> list[Any]:
     return data
 
 
-def _columns(signature: Signature, columns: Mapping[str, Any]) -> tuple[dict[str, list[Any] | Array], int]:
+def _columns(
+    signature: ModelSignature, columns: Mapping[str, Any]
+) -> tuple[dict[str, list[Any] | Array], int]:
     """Read v1's columns, whose lists give their shapes."""
     flat: dict[str, list[Any] | Array] = {}
     rows = -1
@@ -322,7 +326,7 @@ def _listed(values: list[Any] | Array) -> list[Any]:
     return values if isinstance(values, list) else list(values.tolist())
 
 
-def _wanted(signature: Signature, outputs: Any, parameters: Any) -> list[tuple[Column, bool]]:
+def _wanted(signature: ModelSignature, outputs: Any, parameters: Any) -> list[tuple[Column, bool]]:
     """Return the outputs that a v2 request names (all, if it names none), each with whether it is sent as bytes."""
     default = parameters is not None and binary.flag(
         "the request", parameters, "binary_data_output", default=False
@@ -342,7 +346,7 @@ def _wanted(signature: Signature, outputs: Any, parameters: Any) -> list[tuple[C
     return list(wanted.values())
 
 
-def _misnamed(signature: Signature, name: Any, *, seen: bool) -> RequestError:
+def _misnamed(signature: ModelSignature, name: Any, *, seen: bool) -> RequestError:
     if seen:
         return RequestError(f"input {name!r:.80} is there twice")
     return RequestError(f"input {name!r:.80} is unknown; this model takes {', '.join(signature.inputs)}")
@@ -355,7 +359,7 @@ def _ragged(name: str, found: int, rows: int) -> RequestError:
 
 
 def read_request(
-    signature: Signature, body: bytes, *, v1: bool, json_length: int | None = None
+    signature: ModelSignature, body: bytes, *, v1: bool, json_length: int | None = None
 ) -> tuple[dict[str, list[Any]], int, str | None]:
     """Return the values of an answered request by column, its number of rows, and the id that its client gave it.
 
@@ -375,7 +379,9 @@ def read_request(
     return listed, rows, None if v1 else asked.get("id")
 
 
-def read_answer(signature: Signature, body: bytes, *, json_length: int | None = None) -> dict[str, list[Any]]:
+def read_answer(
+    signature: ModelSignature, body: bytes, *, json_length: int | None = None
+) -> dict[str, list[Any]]:
     """Return the values of an answer by output, flat; the reverse of what this module wrote."""
     answer = orjson.loads(body if json_length is None else body[:json_length])
     if "model_name" in answer:
@@ -389,7 +395,7 @@ def read_answer(signature: Signature, body: bytes, *, json_length: int | None = 
     return {name: _flattened([row[name] for row in rows]) for name in signature.outputs}
 
 
-def _answered_values(signature: Signature, output: Mapping[str, Any], tail: Tail) -> list[Any]:
+def _answered_values(signature: ModelSignature, output: Mapping[str, Any], tail: Tail) -> list[Any]:
     if "data" in output:
         return list(output["data"])
     values = tail.take(signature.outputs[output["name"]], output["parameters"]["binary_data_size"])

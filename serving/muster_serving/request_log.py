@@ -29,11 +29,11 @@ from typing import Any
 import orjson
 
 from muster_serving import spool
-from muster_serving.answer import PREDICTION, Answer
+from muster_serving.answer import PREDICTION, HttpAnswer
 from muster_serving.column import is_null
 from muster_serving.metrics import LOGGED
 from muster_serving.protocol import Question
-from muster_serving.signature import Signature
+from muster_serving.signature import ModelSignature
 
 PAUSE_SECONDS = 0.25
 MOST_WAITING_BYTES = 64 << 20
@@ -89,7 +89,7 @@ class LogOrder:
         return cls.read({**order, "key": key})
 
 
-class RequestLog:
+class RequestLogWriter:
     """Takes the answered requests of one revision. :meth:`close` writes what is left.
 
     A request never waits for the disk, and never fails with it: what cannot be written is dropped, counted and told.
@@ -98,7 +98,7 @@ class RequestLog:
     """
 
     def __init__(
-        self, order: LogOrder, signature: Signature, *, name: str, revision: str, model: str | None
+        self, order: LogOrder, signature: ModelSignature, *, name: str, revision: str, model: str | None
     ) -> None:
         self._order = order
         self._signature = signature
@@ -126,7 +126,7 @@ class RequestLog:
         self._thread = threading.Thread(target=self._run, name=f"log-{revision}", daemon=True)
         self._thread.start()
 
-    def keep(self, asked: Question, answer: Answer) -> Answer:
+    def keep(self, asked: Question, answer: HttpAnswer) -> HttpAnswer:
         """Take an answered request, or leave it: return its answer, with the prediction's id where it was taken."""
         share = self._order.share
         if answer.status != 200 or (share < 1 and random() >= share):  # noqa: S311 no secret depends on it
@@ -146,7 +146,7 @@ class RequestLog:
             self._end_file()
         elif not self._wake.is_set():
             self._wake.set()
-        return Answer(200, answer.body, (*answer.headers, (PREDICTION, identity.encode())))
+        return HttpAnswer(200, answer.body, (*answer.headers, (PREDICTION, identity.encode())))
 
     def close(self) -> None:
         """Write what is waiting, and end the file. Idempotent."""
@@ -213,7 +213,7 @@ class RequestLog:
         self._drop(1, f"a request and its answer have more than {spool.LONGEST_FRAME_BYTES} bytes")
         return b""
 
-    def _hidden(self, request: spool.Request) -> spool.Request:
+    def _hidden(self, request: spool.LoggedRequest) -> spool.LoggedRequest:
         inputs, outputs = self._without(request.inputs), self._without(request.outputs)
         return replace(request, inputs=inputs, outputs=outputs)
 

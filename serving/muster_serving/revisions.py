@@ -14,18 +14,18 @@ from pathlib import Path
 from random import random
 
 from muster_serving.answer import Headers, which
-from muster_serving.elsewhere import Elsewhere
+from muster_serving.elsewhere import RemoteRevision
 from muster_serving.errors import ModelError
 from muster_serving.histograms import Histograms
 from muster_serving.metrics import RevisionMetrics
 from muster_serving.predictor import Predictor
 from muster_serving.process.predictor import ProcessPredictor
 from muster_serving.process.setup import Setup
-from muster_serving.request_log import LogOrder, RequestLog
+from muster_serving.request_log import LogOrder, RequestLogWriter
 
 
 @dataclass(frozen=True)
-class Loaded:
+class LoadedRevision:
     """One revision, ready to answer.
 
     :param headers: headers of each of its answers, which name the version.
@@ -37,7 +37,7 @@ class Loaded:
     predictor: Predictor | ProcessPredictor
     metrics: RevisionMetrics
     headers: Headers
-    log: RequestLog | None = None
+    log: RequestLogWriter | None = None
     histograms: Histograms | None = None
 
 
@@ -51,11 +51,11 @@ class Revisions:
     def __init__(self, name: str, told: Callable[[str, str, bool], None] = lambda *_: None) -> None:
         self.name = name
         self.told = told
-        self.serving: Loaded | Elsewhere | None = None
-        self._loaded: dict[str, Loaded] = {}
-        self._elsewhere: dict[str, Elsewhere] = {}
-        self._sharing: dict[str, Loaded | Elsewhere] = {}
-        self._table: tuple[Loaded | Elsewhere, ...] = ()
+        self.serving: LoadedRevision | RemoteRevision | None = None
+        self._loaded: dict[str, LoadedRevision] = {}
+        self._elsewhere: dict[str, RemoteRevision] = {}
+        self._sharing: dict[str, LoadedRevision | RemoteRevision] = {}
+        self._table: tuple[LoadedRevision | RemoteRevision, ...] = ()
 
     async def load(
         self,
@@ -90,12 +90,15 @@ class Revisions:
             if revision in self._loaded:  # asked twice at once
                 _close(predictor)
                 return
-            self._loaded[revision] = Loaded(
+            self._loaded[revision] = LoadedRevision(
                 revision,
                 predictor,
                 RevisionMetrics(self.name, revision, histograms, predictor.signature.inputs),
                 which(revision, model),
-                log and RequestLog(log, predictor.signature, name=self.name, revision=revision, model=model),
+                log
+                and RequestLogWriter(
+                    log, predictor.signature, name=self.name, revision=revision, model=model
+                ),
                 histograms,
             )
 
@@ -130,13 +133,13 @@ class Revisions:
         self._sharing = sharing
         self.serving = self._table[0]
 
-    def _one(self, revision: str, ports: Mapping[str, int]) -> Loaded | Elsewhere:
+    def _one(self, revision: str, ports: Mapping[str, int]) -> LoadedRevision | RemoteRevision:
         port = ports.get(revision)
         if revision in self._loaded or port is None:
             return self.find(revision)
         there = self._elsewhere.get(revision)
         if there is None or there.port != port:
-            there = Elsewhere(revision, port, RevisionMetrics(self.name, revision))
+            there = RemoteRevision(revision, port, RevisionMetrics(self.name, revision))
             self._elsewhere[revision] = there
         return there
 
@@ -163,12 +166,12 @@ class Revisions:
             if loaded.log:
                 await asyncio.to_thread(loaded.log.close)
 
-    def pick(self) -> Loaded | Elsewhere | None:
+    def pick(self) -> LoadedRevision | RemoteRevision | None:
         """Choose the revision for a request at random, weighted by the shares; None where none serves."""
         table = self._table
         return table[int(random() * 100)] if table else None  # noqa: S311 no secret depends on it
 
-    def find(self, revision: str) -> Loaded:
+    def find(self, revision: str) -> LoadedRevision:
         """Return a loaded revision. :raises ModelError: it is not loaded."""
         if revision not in self._loaded:
             loaded = ", ".join(self._loaded) or "none"
@@ -176,7 +179,7 @@ class Revisions:
         return self._loaded[revision]
 
     @property
-    def sharing(self) -> Mapping[str, Loaded | Elsewhere]:
+    def sharing(self) -> Mapping[str, LoadedRevision | RemoteRevision]:
         """The revisions with a share, the greatest first."""
         return self._sharing
 

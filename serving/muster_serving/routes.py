@@ -25,7 +25,7 @@ _PATH = re.compile(
 )
 
 
-class Call(NamedTuple):
+class ModelPath(NamedTuple):
     """A path of a model, taken apart.
 
     :param routed: the revision for which another process passed the request on, by the shares.
@@ -45,21 +45,21 @@ class Call(NamedTuple):
         return self.verb in ("/infer", STREAM, ":predict")
 
 
-def call_of(path: str, *, routed: bool = False) -> Call | None:
+def call_of(path: str, *, routed: bool = False) -> ModelPath | None:
     """Return a model's path, taken apart; None where the path is not a model's.
 
     :param routed: whether paths are accepted that another process passes on.
     """
     match = _PATH.match(path)
-    return Call(**match.groupdict()) if match and (routed or not match["routed"]) else None
+    return ModelPath(**match.groupdict()) if match and (routed or not match["routed"]) else None
 
 
-def is_open(path: str, call: Call | None) -> bool:
+def is_open(path: str, call: ModelPath | None) -> bool:
     """Whether a page is for all, also where tokens are needed: it says no more than whether something answers."""
     return path in OPEN or (call is not None and call.verb == "/ready")
 
 
-def allowed(path: str, call: Call | None) -> tuple[str, ...] | None:
+def allowed(path: str, call: ModelPath | None) -> tuple[str, ...] | None:
     """Return the methods that a path takes; None where there is no such path."""
     if call:
         return ("POST",) if call.predicts else READ

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from muster_serving.column import Column
-from muster_serving.signature import Signature
+from muster_serving.signature import ModelSignature
 
 Schema = Mapping[str, Any]
 
@@ -24,7 +24,7 @@ def record(properties: Mapping[str, Schema]) -> dict[str, Any]:
     return {"type": "object", "required": list(properties), "properties": dict(properties)}
 
 
-def predict(signature: Signature | None) -> Schema:
+def predict(signature: ModelSignature | None) -> Schema:
     """Return the schema of v1's request."""
     if signature is None:
         return _ANY
@@ -37,7 +37,7 @@ def predict(signature: Signature | None) -> Schema:
     return {"anyOf": asked, "example": example(signature)}
 
 
-def predicted(signature: Signature | None) -> Schema:
+def predicted(signature: ModelSignature | None) -> Schema:
     """Return the schema of v1's answer: by rows or by columns, like its request."""
     if signature is None:
         return _ANY
@@ -48,7 +48,7 @@ def predicted(signature: Signature | None) -> Schema:
     return {"oneOf": [_whole({"predictions": rows}), _whole({"outputs": _whole(columns)})]}
 
 
-def infer(signature: Signature | None, *, binary: bool = True) -> Schema:
+def infer(signature: ModelSignature | None, *, binary: bool = True) -> Schema:
     """Return the schema of v2's request. :param binary: whether it may ask for outputs as bytes."""
     if signature is None:
         return _ANY
@@ -70,7 +70,7 @@ def infer(signature: Signature | None, *, binary: bool = True) -> Schema:
     return request
 
 
-def inferred(signature: Signature | None) -> Schema:
+def inferred(signature: ModelSignature | None) -> Schema:
     """Return the schema of v2's answer in JSON."""
     datatype = {"type": "string"}
     shape = {"type": "array", "items": {"type": "integer"}}
@@ -95,7 +95,7 @@ def metadata() -> Schema:
     )
 
 
-def example(signature: Signature) -> dict[str, Any]:
+def example(signature: ModelSignature) -> dict[str, Any]:
     """Return a valid v1 request of one row."""
     columns = signature.inputs.values()
     return {"instances": [{column.name: _example(column, column.tail) for column in columns}]}

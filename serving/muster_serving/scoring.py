@@ -42,7 +42,7 @@ PARQUET = (".parquet",)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Piece:
+class RowRange:
     """Some rows of one file, from `begin` to before `end`; None is all of them, of a CSV file."""
 
     file: str
@@ -127,7 +127,7 @@ def files(folders: Sequence[Path]) -> list[Path]:
     return found
 
 
-def split(found: Sequence[Path], shards: int) -> list[list[Piece]]:
+def split(found: Sequence[Path], shards: int) -> list[list[RowRange]]:
     """Cut files into at most `shards` runs of about the same size; a CSV file is not cut.
 
     :raises ScoringError: a file cannot be read.
@@ -137,19 +137,19 @@ def split(found: Sequence[Path], shards: int) -> list[list[Piece]]:
     ]
     whole = sum(sizes)
     bounds = [whole * number // shards for number in range(shards + 1)]
-    cut: list[list[Piece]] = [[] for _ in range(shards)]
+    cut: list[list[RowRange]] = [[] for _ in range(shards)]
     at = 0
     for file, size in zip(found, sizes, strict=True):
         if file.name.endswith(CSV):
             number = next(n for n in range(shards) if at < bounds[n + 1])
-            cut[number].append(Piece(file=str(file)))
+            cut[number].append(RowRange(file=str(file)))
         else:
             for number in range(shards):
                 begin, end = max(bounds[number], at) - at, min(bounds[number + 1], at + size) - at
                 if begin < end:
-                    cut[number].append(Piece(file=str(file), begin=begin, end=end))
+                    cut[number].append(RowRange(file=str(file), begin=begin, end=end))
         at += size
-    return [pieces for pieces in cut if pieces] or [[Piece(file=str(found[0]), begin=0, end=0)]]
+    return [pieces for pieces in cut if pieces] or [[RowRange(file=str(found[0]), begin=0, end=0)]]
 
 
 def _rows(file: Path) -> int:

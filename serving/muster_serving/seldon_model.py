@@ -32,7 +32,7 @@ from muster_serving.histograms import Histograms
 from muster_serving.metrics import RevisionMetrics
 from muster_serving.open_inference import open_inference
 from muster_serving.predictor import Predictor
-from muster_serving.signature import SIGNATURE, Signature
+from muster_serving.signature import SIGNATURE, ModelSignature
 
 _NO_FAULT_OF_THE_MODEL = 400
 
@@ -85,7 +85,7 @@ class SeldonModel:
         self.name = name
         self.revision = revision
         self._folder = Path(model)
-        self.signature = Signature.load(self._folder / SIGNATURE)
+        self.signature = ModelSignature.load(self._folder / SIGNATURE)
         self.headers = which(revision, version or None)
         self.histograms = Histograms.load(self._folder, self.signature) if counts_inputs else None
         self._counting = threading.Lock()  # the wrapper answers in several threads

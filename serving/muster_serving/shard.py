@@ -21,8 +21,8 @@ from muster_serving.arrow import COMPRESSION, arrow_type
 from muster_serving.column import Array, Column
 from muster_serving.errors import RequestError, ServingError
 from muster_serving.predictors import KNOWN
-from muster_serving.scoring import BAD_ROWS, PARQUET, Piece, ScoringError
-from muster_serving.signature import Signature
+from muster_serving.scoring import BAD_ROWS, PARQUET, RowRange, ScoringError
+from muster_serving.signature import ModelSignature
 
 if TYPE_CHECKING:
     from muster_serving.predictor import Predictor
@@ -58,7 +58,7 @@ class Shard:
         if twice := sorted(set(keep) & set(self._signature.outputs)):
             raise ScoringError(f"keep names {twice[0]!r}, which is also an output of the model")
 
-    def write(self, pieces: Sequence[Piece], target: Path) -> int:
+    def write(self, pieces: Sequence[RowRange], target: Path) -> int:
         """Score pieces into a file, which is complete or not there; return the number of rows.
 
         Rows that were left out are lines of JSON in a file beside it, with the ending :data:`BAD_ROWS`.
@@ -170,7 +170,9 @@ def in_json(value: Any) -> Any:
     return value
 
 
-def blocks(piece: Piece, names: Sequence[str], signature: Signature) -> Iterator[tuple[int, pa.RecordBatch]]:
+def blocks(
+    piece: RowRange, names: Sequence[str], signature: ModelSignature
+) -> Iterator[tuple[int, pa.RecordBatch]]:
     """Yield the rows of a piece in blocks, each with the number of its first row in the file.
 
     :raises ScoringError: a column is missing.
@@ -181,7 +183,7 @@ def blocks(piece: Piece, names: Sequence[str], signature: Signature) -> Iterator
         yield from _csv_blocks(piece, names, signature)
 
 
-def _parquet_blocks(piece: Piece, names: Sequence[str]) -> Iterator[tuple[int, pa.RecordBatch]]:
+def _parquet_blocks(piece: RowRange, names: Sequence[str]) -> Iterator[tuple[int, pa.RecordBatch]]:
     file = pq.ParquetFile(piece.file, buffer_size=READ_BYTES)
     _check_names(piece, names, file.schema_arrow.names)
     assert piece.end is not None
@@ -201,7 +203,7 @@ def _parquet_blocks(piece: Piece, names: Sequence[str]) -> Iterator[tuple[int, p
 
 
 def _csv_blocks(
-    piece: Piece, names: Sequence[str], signature: Signature
+    piece: RowRange, names: Sequence[str], signature: ModelSignature
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
     types = {name: arrow_type(column) for name, column in signature.inputs.items() if not column.tail}
     # Nothing between two commas is null where a text may be null, as DuckDB and pandas read it; NA is Namibia, too.
@@ -232,7 +234,7 @@ def _csv_blocks(
         at += batch.num_rows
 
 
-def _check_names(piece: Piece, names: Sequence[str], found: Sequence[str]) -> None:
+def _check_names(piece: RowRange, names: Sequence[str], found: Sequence[str]) -> None:
     missing = [name for name in names if name not in found]
     if missing:
         raise ScoringError(
@@ -325,7 +327,7 @@ def main() -> None:
             rows_at_once=order["rows_at_once"],
             skip=order["skip"],
         )
-        shard.write([Piece(**piece) for piece in order["pieces"]], Path(order["out"]))
+        shard.write([RowRange(**piece) for piece in order["pieces"]], Path(order["out"]))
     except (ServingError, ScoringError) as error:
         sys.exit(str(error))
 

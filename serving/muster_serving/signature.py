@@ -22,7 +22,7 @@ NULLS = ".nulls"
 
 
 @dataclass(frozen=True)
-class Signature:
+class ModelSignature:
     """The inputs and outputs of one model."""
 
     inputs: Mapping[str, Column]
@@ -32,7 +32,7 @@ class Signature:
     """The JSON that it was read from."""
 
     @classmethod
-    def load(cls, path: Path) -> Signature:
+    def load(cls, path: Path) -> ModelSignature:
         """Read ``signature.json``.
 
         :raises ModelError: it is missing, not JSON, or not valid.
@@ -48,7 +48,7 @@ class Signature:
         return cls.parse(document, what=path.name)
 
     @classmethod
-    def parse(cls, document: Any, *, what: str = "signature") -> Signature:
+    def parse(cls, document: Any, *, what: str = "signature") -> ModelSignature:
         """Read a signature from parsed JSON. :raises ModelError: it is not valid."""
         need(isinstance(document, dict), f"{what}: expected an object")
         unknown = sorted(set(document) - {"format", "inputs", "outputs", "max_batch"})
@@ -125,7 +125,7 @@ class Signature:
                     f"inputs=frame.astype({{{name!r}: {column.datatype.lower().replace('fp', 'float')!r}}}) where it had the numbers"
                 )
 
-    def with_places(self) -> Signature:
+    def with_places(self) -> ModelSignature:
         """Return it as for a graph that takes a text's place in its categories."""
         inputs = {name: column.closed() for name, column in self.inputs.items()}
         return replace(self, inputs=inputs)

@@ -13,9 +13,9 @@ from typing import Any
 
 from muster_serving.column import Column
 from muster_serving.errors import RequestError
-from muster_serving.scoring import Piece, ScoringError, files, split
+from muster_serving.scoring import RowRange, ScoringError, files, split
 from muster_serving.shard import blocks, in_json, plain
-from muster_serving.signature import SIGNATURE, Signature
+from muster_serving.signature import SIGNATURE, ModelSignature
 
 FILE = "smoke.json"
 
@@ -28,7 +28,7 @@ def write(model: Path, rows: list[Path], smoke: Path, *, most: int) -> None:
     :param most: of Parquet files so many rows at even distances, of a CSV file the first ones.
     :raises ScoringError: there are no rows, a column is missing, or the signature refuses a value.
     """
-    signature = Signature.load(model / SIGNATURE)
+    signature = ModelSignature.load(model / SIGNATURE)
     found = files(rows)
     requests = list(_requests(found, signature, most))
     if not requests:
@@ -39,7 +39,7 @@ def write(model: Path, rows: list[Path], smoke: Path, *, most: int) -> None:
     (smoke / FILE).write_text(text, encoding="utf-8")
 
 
-def _requests(found: list[Path], signature: Signature, most: int) -> Iterator[dict[str, Any]]:
+def _requests(found: list[Path], signature: ModelSignature, most: int) -> Iterator[dict[str, Any]]:
     left, runs = most, [pieces[0] for pieces in split(found, most)]
     for piece in runs:
         for name, row in _rows(piece, signature, most=min(left, math.ceil(most / len(runs)))):
@@ -47,11 +47,11 @@ def _requests(found: list[Path], signature: Signature, most: int) -> Iterator[di
             yield {"name": name, "inputs": {word: [value] for word, value in row.items()}}
 
 
-def _rows(piece: Piece, signature: Signature, *, most: int) -> Iterator[tuple[str, dict[str, Any]]]:
+def _rows(piece: RowRange, signature: ModelSignature, *, most: int) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the first rows of a piece, each with its name and its values by input."""
     names, left = list(signature.inputs), most
     if piece.end is not None:
-        piece = Piece(file=piece.file, begin=piece.begin, end=min(piece.end, piece.begin + most))
+        piece = RowRange(file=piece.file, begin=piece.begin, end=min(piece.end, piece.begin + most))
     for at, block in blocks(piece, names, signature):
         for number, row in enumerate(block.slice(0, left).to_pylist(), at):
             where = f"{Path(piece.file).name}, row {number}"

@@ -22,11 +22,11 @@ from typing import Any, NamedTuple
 import orjson
 
 from muster_serving import protocol
-from muster_serving.answer import Answer
+from muster_serving.answer import HttpAnswer
 from muster_serving.content import JSON_LENGTH
 from muster_serving.errors import ServingError
 from muster_serving.protocol import Question
-from muster_serving.signature import Signature
+from muster_serving.signature import ModelSignature
 
 FORMAT, FORMAT_OF_CLIENTS = 1, 2
 SUFFIX = ".spool"
@@ -46,7 +46,7 @@ class SpoolError(ServingError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
+class LoggedRequest:
     """One answered request.
 
     :param identity: the ``id`` that the client gave it, if any.
@@ -72,7 +72,7 @@ class Frame(NamedTuple):
     client: str | None = None
 
     @classmethod
-    def of(cls, identity: str, at: float, asked: Question, answer: Answer, *, client: bool) -> Frame:
+    def of(cls, identity: str, at: float, asked: Question, answer: HttpAnswer, *, client: bool) -> Frame:
         """Take a request as it came, and its answer. :param at: in seconds. :param client: whether to keep who asked."""
         length = None
         for name, value in answer.headers:
@@ -87,18 +87,20 @@ class Frame(NamedTuple):
         """How many bytes request and answer have."""
         return len(self.body) + len(self.answer)
 
-    def request(self, signature: Signature) -> Request:
+    def request(self, signature: ModelSignature) -> LoggedRequest:
         """Decode it. :raises ServingError: it does not follow the signature."""
         if self.kind == "columns":
             asked, outputs = orjson.loads(self.body), orjson.loads(self.answer)
-            return Request(rows=asked["rows"], identity=asked["id"], inputs=asked["columns"], outputs=outputs)
+            return LoggedRequest(
+                rows=asked["rows"], identity=asked["id"], inputs=asked["columns"], outputs=outputs
+            )
         inputs, rows, identity = protocol.read_request(
             signature, self.body, v1=self.kind == "v1", json_length=self.json_length
         )
         outputs = protocol.read_answer(signature, self.answer, json_length=self.answer_length)
-        return Request(rows=rows, identity=identity, inputs=inputs, outputs=outputs)
+        return LoggedRequest(rows=rows, identity=identity, inputs=inputs, outputs=outputs)
 
-    def with_columns(self, request: Request) -> Frame:
+    def with_columns(self, request: LoggedRequest) -> Frame:
         """Return it with these columns alone: others are hidden."""
         asked = {"rows": request.rows, "id": request.identity, "columns": request.inputs}
         body, answer = orjson.dumps(asked), orjson.dumps(request.outputs)

@@ -9,7 +9,7 @@ from tests.waiting import until
 
 from muster.backends.local.places import Places
 from muster.backends.local.processes import marked
-from muster.core.search import What
+from muster.core.search import EventKind
 from muster.ext.search.driver import look_up
 from muster.ext.search.state import SearchState
 from muster.volumes.folder import FolderStore
@@ -91,6 +91,6 @@ class Searching:
         trials = json.loads((self.store.path(found["versions"]["results"]) / "trials.json").read_text())
         assert (trials["best"], len(trials["trials"])) == (best.number, 6)
         events = self.store.search_events(self.search_id).events
-        reached = [(event.trial, event.rung) for event in events if event.what is What.REACHED]
+        reached = [(event.trial, event.rung) for event in events if event.what is EventKind.REACHED]
         assert len(reached) == len(set(reached))
         assert until(lambda: not self.processes())

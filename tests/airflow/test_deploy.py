@@ -12,7 +12,7 @@ import pytest
 from tests.unit.airflow.attempts.notes import Notes
 from tests.unit.backends.releases.world import NAME, World, spec
 
-from muster.airflow.attempts.waiting import Patience
+from muster.airflow.attempts.waiting import InlinePatience
 from muster.airflow.authoring.code import DagFolder
 from muster.airflow.embedded.home import EmbeddedHome
 from muster.airflow.operators.releasing import read_smoke, smoke_digest
@@ -77,7 +77,7 @@ def task(*revisions: tuple[int, RevisionState], run_type: str = "manual", refuse
     found = SimpleNamespace(
         deployment=lambda _: status(*revisions), prepare=prepare, limits=SimpleNamespace(only_whole="")
     )
-    patience, record = Patience(deadline=None), SimpleNamespace(origin=Origin())
+    patience, record = InlinePatience(deadline=None), SimpleNamespace(origin=Origin())
     context = {"dag_run": SimpleNamespace(run_type=run_type), "task_state_store": Notes()}
     return SimpleNamespace(
         backend=SimpleNamespace(deployments=found, store=SimpleNamespace(record=lambda _: record)),
@@ -180,13 +180,13 @@ def test_what_a_trigger_saw_serve_has_served(deploy: Any, monkeypatch: pytest.Mo
 def test_what_takes_too_long_is_taken_back(deploy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     driver = SimpleNamespace(revision="r2", order=SimpleNamespace(spec=SPEC), step=lambda: None, given_up=[])
     driver.give_up = driver.given_up.append
-    patience = Patience(deadline=time.time() - 1)
+    patience = InlinePatience(deadline=time.time() - 1)
     deploy.hand_over_release(task(), driver, patience, waited=0.0)
     assert "it does not serve in the time that it has" in driver.given_up[0]
     deploy.rules = Rules(fewest_requests=30)
     deploy.hand_over_release(task(), driver, patience, waited=0.0)
     assert "its share widens after 30 requests at a step (fewest_requests)" in driver.given_up[1]
-    late = Patience(deadline=time.time() - 3600)
+    late = InlinePatience(deadline=time.time() - 3600)
     with pytest.raises(DeploymentError, match="see muster deployments show f"):
         deploy.hand_over_release(task(), driver, late, waited=0.0)
 

@@ -17,7 +17,7 @@ from tests.e2e.author import MUSTER
 from tests.waiting import eventually
 
 from muster.airflow.embedded.home import EmbeddedHome
-from muster.airflow.embedded.result import Question, RunResult
+from muster.airflow.embedded.result import Approval, RunResult
 from muster.core.errors import SpecError
 
 Write = Callable[..., None]
@@ -219,15 +219,15 @@ def test_a_person_is_asked_while_other_tasks_run(write_dag: Write, run: Run, see
         ONE + "from airflow.providers.standard.operators.hitl import HITLOperator\n"
         'HITLOperator(task_id="which", subject="Which?", body="of two", options=["a", "b"], multiple=True)\none()'
     )
-    asked: list[Question] = []
+    asked: list[Approval] = []
 
-    def answer(question: Question) -> tuple[str, ...] | None:
+    def answer(question: Approval) -> tuple[str, ...] | None:
         asked.append(question)
         return question.chosen("B, a") if len(asked) > 2 else None
 
     seen.can_answer, seen.answer = True, answer
     assert states(run()) == {"which": "success", "one": "success"}
-    assert asked[0] == Question(
+    assert asked[0] == Approval(
         task="which", subject="Which?", body="of two", options=("a", "b"), multiple=True
     )
 

@@ -14,8 +14,8 @@ from tests.airflow.fresh import printed
 from tests.unit.volumes.service.process import Service
 
 from muster.airflow.embedded.home import EmbeddedHome
-from muster.backends.releases.figures import Seen
-from muster.core.data import Input, Output
+from muster.backends.releases.figures import DeploymentSample
+from muster.core.data import Input, OutputTarget
 from muster.core.deployment import DeploymentStatus, Revision, RevisionState
 from muster.core.job import JobSpec, Role
 from muster.core.origin import Origin
@@ -92,7 +92,7 @@ def make_job(
         image_digest=DIGEST,
         roles=(Role(entrypoint="etl:report"),),
         inputs={f"input_{n}": Input(versions=(version.pinned,)) for n, version in enumerate(inputs)},
-        outputs={"report": Output(volume=volume)},
+        outputs={"report": OutputTarget(volume=volume)},
         params={"month": SCRIPT},
         env={"TOKEN": "in-the-clear"},
         origin=Origin(instance="test", dag_id=dag_id, run_id=run_id, task_id="report"),
@@ -659,8 +659,8 @@ class TestWhatIsSaid:
             revision = Revision(name="r1", model=model, state=states[name], percent=percent)
             return DeploymentStatus(name=name, url="", ready=True, token="1", revisions=(revision,))
 
-        def look_at(names: list[str]) -> list[Seen]:
-            return [Seen(status=deployment(name)) for name in names if name in states]
+        def look_at(names: list[str]) -> list[DeploymentSample]:
+            return [DeploymentSample(status=deployment(name)) for name in names if name in states]
 
         (mount,) = [route for route in api_server.routes if getattr(route, "path", "") == "/muster"]
         with mount.app.state.opening.lent() as site:
@@ -714,7 +714,7 @@ class TestDeployments:
         with mount.app.state.opening.lent() as site:
             served = site.backend.deployments
         monkeypatch.setattr(served, "names", lambda: ["line"])
-        monkeypatch.setattr(served, "look_at", lambda names: [Seen(status=status) for _ in names])
+        monkeypatch.setattr(served, "look_at", lambda names: [DeploymentSample(status=status) for _ in names])
         monkeypatch.setattr(served, "deployment", lambda name: status)
         asked: list[tuple[str, ...]] = []
         monkeypatch.setattr(
@@ -1359,7 +1359,7 @@ class Served:
     def names(self) -> list[str]:
         return []
 
-    def look_at(self, names: Collection[str] | None = None) -> list[Seen]:
+    def look_at(self, names: Collection[str] | None = None) -> list[DeploymentSample]:
         return []
 
 

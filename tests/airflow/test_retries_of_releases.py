@@ -12,7 +12,7 @@ from tests.unit.backends.releases.world import NAME, World, spec
 
 from muster.airflow.embedded.home import EmbeddedHome
 from muster.backends.releases.decision import Ending
-from muster.backends.releases.driver import Driver
+from muster.backends.releases.driver import ReleaseDriver
 from muster.backends.releases.manual import promote, roll_back
 from muster.core.errors import SpecError
 from muster.core.origin import Origin
@@ -38,7 +38,9 @@ class Task:
         self._world = world
         self._operator = DeployOperator(task_id="deploy", name=NAME, model="volume://lines/model@2")
 
-    def begin(self, *, max_tries: int = 2, retries: int = 2, latest: int = 2, owner: str = "") -> Driver:
+    def begin(
+        self, *, max_tries: int = 2, retries: int = 2, latest: int = 2, owner: str = ""
+    ) -> ReleaseDriver:
         """What a new process of it drives. :param latest: what its words name by now; `owner` is its try, a new one unless said."""
         origin = Origin(dag_id="night", task_id="deploy", run_id="manual")
         task: Any = SimpleNamespace(
@@ -57,7 +59,7 @@ def task(home: EmbeddedHome, world: World) -> Task:
     return Task(world)
 
 
-def driven(world: World, driver: Driver) -> Any:
+def driven(world: World, driver: ReleaseDriver) -> Any:
     for _ in range(20):
         world.pass_time(0.25)
         if (outcome := driver.step()) is not None:

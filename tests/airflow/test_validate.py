@@ -39,7 +39,7 @@ def add(own: FolderStore, tmp_path: Path) -> Any:
 def perform(home: EmbeddedHome, own: FolderStore, add: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Try again to validate ``d/rows@latest``: an earlier try's job looked at @1, and @2 is there since."""
     from muster.airflow import ValidateOperator
-    from muster.airflow.attempts.run import Outcome
+    from muster.airflow.attempts.run import JobOutcome
 
     def perform(*, success: bool, retired: str = "", results: Any = None, error: str = "") -> Any:
         looked_at = add("d/rows", "rows", "1")
@@ -67,7 +67,7 @@ def perform(home: EmbeddedHome, own: FolderStore, add: Any, monkeypatch: pytest.
             submitted=0.0,
             result=JobResult(outputs={"result": (result.address,)}),
         )
-        outcome = Outcome(status=status)
+        outcome = JobOutcome(status=status)
         task = SimpleNamespace(
             backend=SimpleNamespace(store=own), make=lambda build, **_: outcome, origin=Origin()
         )

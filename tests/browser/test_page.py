@@ -18,12 +18,12 @@ from tests.browser.person import keep
 from tests.outsider.install import install
 
 from muster.core import extensions
-from muster.core.search import Event, What
+from muster.core.search import Event, EventKind
 from muster.core.series import Series
 from muster.core.space import choice, integers
 from muster.ext.page.files import document, files
 from muster.ext.search import trials
-from muster.ext.search.page import Searches, described
+from muster.ext.search.page import KnownSearches, described
 from muster.ext.search.trial_curves import TrialCurves
 from muster.volumes.folder import FolderStore
 
@@ -904,9 +904,9 @@ def test_the_store_says_its_room_its_last_check_and_its_images(page: Page, serve
 def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Install an outsider's extension, with a tab."""
     monkeypatch.syspath_prepend(install(tmp_path))
-    extensions._found.cache_clear()
+    extensions.find.cache_clear()
     yield tmp_path / "counts"
-    extensions._found.cache_clear()
+    extensions.find.cache_clear()
     del sys.modules["counts"]
 
 
@@ -962,7 +962,7 @@ class Seen:
 
     def answer(self, *, may: bool = True, held: Mapping[int, Any] | None = None, **more: Any) -> None:
         """Have the server say how the search stands. :param more: of its trials, instead of what is there."""
-        known = Searches(self.store).of(self.search_id)
+        known = KnownSearches(self.store).of(self.search_id)
         spec, found = known.search.spec, known.overview
         best = found.best_row
         made = {"job_id": best.jobs[-1] if best else "", "metrics": {"auc": 0.5}, "outputs": {}}
@@ -1010,12 +1010,14 @@ def a_hostile_search(seen: Seen) -> int:
         }
         events += searched.running(params, trial=n)
         if n == 3:
-            events.append(searched.event(What.FAILED, n, reason=f"user error {SCRIPT}", final=True))
+            events.append(searched.event(EventKind.FAILED, n, reason=f"user error {SCRIPT}", final=True))
         if n not in (3, 11):
             value = None if n == 4 else 1e30 if n == 5 else n / 20
-            events.append(searched.event(What.REACHED, n, rung=0, value=-(value or 0) if n == 5 else value))
+            events.append(
+                searched.event(EventKind.REACHED, n, rung=0, value=-(value or 0) if n == 5 else value)
+            )
         if n < 9 and n != 3:
-            events.append(searched.event(What.PAUSED, n, rung=0))
+            events.append(searched.event(EventKind.PAUSED, n, rung=0))
     return searched.tell(seen.store, seen.search_id, events)
 
 
@@ -1068,8 +1070,8 @@ def test_a_search_is_watched_sorted_and_ended(page: Page, server: Server, tmp_pa
     page.get_by_role("button", name="end it").click()
     expect(page.get_by_text("ending: its trials get time to save …")).to_be_visible()
     assert f"{seen.where}/cancel" in server.asked
-    over = [searched.event(What.CLOSED, reason=f"me {SCRIPT} cancelled it")]
-    over += [searched.event(What.PAUSED, n, rung=0 if n < 11 else -1) for n in (9, 10, 11)]
+    over = [searched.event(EventKind.CLOSED, reason=f"me {SCRIPT} cancelled it")]
+    over += [searched.event(EventKind.PAUSED, n, rung=0 if n < 11 else -1) for n in (9, 10, 11)]
     searched.tell(seen.store, "s-1", over, after=end)
     seen.answer()
     page.clock.run_for(4_000)
@@ -1098,8 +1100,8 @@ def test_a_search_of_ten_thousand_trials_is_turned_page_by_page(
 
 def test_searches_that_know_little_are_shown_all_the_same(page: Page, server: Server, tmp_path: Path) -> None:
     params = {"rate": 0.01, "optimizer": "adam"}
-    failed = [*searched.failed(params), searched.event(What.CLOSED, reason="1 of 1 trials failed")]
-    nan = [*searched.running(params), searched.event(What.REACHED, 0, rung=0, value=None)]
+    failed = [*searched.failed(params), searched.event(EventKind.CLOSED, reason="1 of 1 trials failed")]
+    nan = [*searched.running(params), searched.event(EventKind.REACHED, 0, rung=0, value=None)]
     known: list[tuple[str, list[Event], tuple[str, ...]]] = [
         (
             "none-1",
@@ -1121,7 +1123,7 @@ def test_searches_that_know_little_are_shown_all_the_same(page: Page, server: Se
         for text in said:
             expect(page.locator("main")).to_contain_text(text)
         expect(page.get_by_role("button", name="Cancel search")).to_have_count(0)
-        searches = Searches(seen.store)
+        searches = KnownSearches(seen.store)
         lines = [
             searches.brief(head) | {"task": "flights.search", "task_url": None} for head in searches.heads()
         ]

@@ -723,7 +723,7 @@ def test_notes_say_the_next_command() -> None:
 def test_what_notes_say_to_write_down_is_a_cluster_file(tmp_path: Path) -> None:
     """The very lines, read as muster reads them."""
     from muster.backends.kubernetes.cluster_file import read_file
-    from muster.backends.kubernetes.site import Platform
+    from muster.backends.kubernetes.site import PlatformOwner
 
     done = helm.run(
         *("install", "muster", str(CHART), "--dry-run=client", "--namespace=team-a", "--values=-"),
@@ -738,7 +738,7 @@ def test_what_notes_say_to_write_down_is_a_cluster_file(tmp_path: Path) -> None:
     assert (site.queue, site.user, site.gpu_resource) == ("team-a", None, "amd.com/gpu")
     assert site.image_prefix == "registry.example/team-a"
     assert site.image_pull_secrets == ("registry",)
-    assert (site.serving, site.gateway) == (Platform.KSERVE, "gateways/public")
+    assert (site.serving, site.gateway) == (PlatformOwner.KSERVE, "gateways/public")
     assert site.serving_url == "https://{name}.models.example"
 
 

@@ -15,13 +15,13 @@ from tests.cluster.layout import Layout
 from tests.waiting import eventually
 
 from muster.backends.kubernetes.cluster.facts import holds
-from muster.core.data import Output
+from muster.core.data import OutputTarget
 from muster.core.job import JobSpec, Role
 from muster.core.replica import Replica
 from muster.volumes.service.client import ServiceStore
 from muster.volumes.service.connection import Connection
 from muster.worker.courier import Courier
-from muster.worker.spool import Spool
+from muster.worker.spool import LineSpool
 from muster.worker.store import StoreService
 
 CLIENTS = 3
@@ -92,7 +92,7 @@ def asking(*askers: Asker) -> Iterator[None]:
 
 
 @contextmanager
-def replica_s_lines(client: ServiceStore, folder: Path) -> Iterator[Spool]:
+def replica_s_lines(client: ServiceStore, folder: Path) -> Iterator[LineSpool]:
     """A running replica, as far as its lines go."""
     job_id = f"kills-{time.time_ns() % 10**9}"
     role = Role(replicas=1, entrypoint="t:f")
@@ -101,7 +101,7 @@ def replica_s_lines(client: ServiceStore, folder: Path) -> Iterator[Spool]:
         image="kills",
         image_digest="b3:" + 64 * "0",
         roles=(role,),
-        outputs={"out": Output(volume="cluster/kills")},
+        outputs={"out": OutputTarget(volume="cluster/kills")},
     )
     client.ledger.create(job_id, spec)
     attempt = client.stage(job_id).attempt
@@ -116,7 +116,7 @@ def replica_s_lines(client: ServiceStore, folder: Path) -> Iterator[Spool]:
         job_id=job_id, spec=spec, attempt=attempt, role=role.name, index=0, code=None, inputs={}, staging=staging,
         checkpoints="/", scratch="/", sealed="/", report="/", master_address="", master_port=1,
     )  # fmt: skip
-    spool = Spool(folder)
+    spool = LineSpool(folder)
     courier = Courier(StoreService(store.URL, token=token, replica=replica), spool, wake=lambda: None)
     courier.start()
     yield spool

@@ -24,7 +24,7 @@ from muster.backends.kubernetes.api.kinds import SELDON_DEPLOYMENT
 from muster.backends.kubernetes.cluster.discovery import serves
 from muster.backends.kubernetes.serving import names
 from muster.backends.kubernetes.serving.platform import cluster_deployments
-from muster.backends.kubernetes.site import ClusterSite, Platform
+from muster.backends.kubernetes.site import ClusterSite, PlatformOwner
 from muster.backends.releases.deployments import Deployments
 from muster.core.wire import plain
 from muster.volumes.service.client import ServiceStore
@@ -32,7 +32,7 @@ from muster.volumes.service.spools import ServiceSpools
 
 SITE = replace(
     backend.SITE,
-    serving=Platform.KSERVE,
+    serving=PlatformOwner.KSERVE,
     gateway=serving.GATEWAY,
     serving_url=serving.GATEWAY_URL,
     gateway_seconds=serving.GATEWAY_SECONDS,

@@ -20,7 +20,7 @@ from tests.waiting import eventually
 
 from muster.backends.releases.decision import Ending, Outcome
 from muster.backends.releases.deployments import Deployments
-from muster.backends.releases.driver import Driver, begin
+from muster.backends.releases.driver import ReleaseDriver, begin
 from muster.backends.releases.plan import Plan, Rules
 from muster.core.deployment import DeploymentSpec, SmokeRequest
 from muster.core.errors import NotFound
@@ -87,7 +87,7 @@ class Line:
         }
         return DeploymentSpec(**{**fields, **changes})
 
-    def begin(self, spec: DeploymentSpec, plan: Plan = CANARY, *, by: str = "test") -> Driver:
+    def begin(self, spec: DeploymentSpec, plan: Plan = CANARY, *, by: str = "test") -> ReleaseDriver:
         """Begin a release as another one of us would."""
         self.said.clear()
         return begin(self.served.deployments(), spec, plan, by=by, say=self.said.append)
@@ -96,7 +96,7 @@ class Line:
         """Release a version, to the end."""
         return finish(self.begin(spec, plan))
 
-    def has(self, driver: Driver, percent: int) -> None:
+    def has(self, driver: ReleaseDriver, percent: int) -> None:
         """Drive a release until its revision has a share."""
 
         def there() -> bool:

@@ -19,7 +19,7 @@ from tests.cluster.scripted import connection
 from muster.backends.kubernetes.api import kinds
 from muster.backends.kubernetes.api.client import Client
 from muster.backends.kubernetes.api.kinds import Kind
-from muster.backends.kubernetes.api.refusals import Request
+from muster.backends.kubernetes.api.refusals import ApiRequest
 from muster.core.errors import Conflict, Forbidden, NotFound, SpecError
 
 ACCOUNTS = (OPERATOR, REAPER, JOB, STORE)
@@ -195,7 +195,7 @@ def may(client: Client, deed: Deed) -> bool:
     body = None if deed.verb in _READ else _body(deed, namespace)
     try:
         client.transport.ask(
-            Request(verb=verb, kind=deed.kind, name=_NAME, namespace=namespace),
+            ApiRequest(verb=verb, kind=deed.kind, name=_NAME, namespace=namespace),
             path=path,
             query=query,
             body=body,

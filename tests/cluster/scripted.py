@@ -38,7 +38,7 @@ from muster.backends.kubernetes.manifests.gangs import documents, owned_by
 from muster.backends.kubernetes.manifests.wiring import Submission
 from muster.backends.kubernetes.site import ClusterSite
 from muster.backends.kubernetes.state.mirror import Mirror
-from muster.backends.kubernetes.state.seen import Seen
+from muster.backends.kubernetes.state.seen import JobObjects
 from muster.core.errors import BackendError
 from muster.core.job import JobSpec, Role
 from muster.core.resources import Resources
@@ -149,10 +149,12 @@ class Jobs:
             if without is None or document["kind"] != without.name:
                 self.client.create(owned_by(document, owner))
 
-    def seen(self, name: str) -> Seen:
+    def seen(self, name: str) -> JobObjects:
         return self.mirror.seen(name)
 
-    def until(self, name: str, what: str, condition: Callable[[Seen], Any], *, seconds: float = 60) -> Any:
+    def until(
+        self, name: str, what: str, condition: Callable[[JobObjects], Any], *, seconds: float = 60
+    ) -> Any:
         """Return what a condition finds in the objects of a job, as soon as it finds something."""
         found: list[Any] = []
 
@@ -218,7 +220,7 @@ def may_group(of: Layout) -> Iterator[None]:
         kubectl.delete(of, _GROUPS)
 
 
-def record(name: str, seen: Seen, spec: JobSpec, *, now: float) -> None:
+def record(name: str, seen: JobObjects, spec: JobSpec, *, now: float) -> None:
     """Write down what was seen where ``MUSTER_RECORDINGS`` names a folder: tests of pure functions read it."""
     folder = os.environ.get(_RECORDINGS)
     if not folder:

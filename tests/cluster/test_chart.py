@@ -23,7 +23,7 @@ from tests.waiting import eventually
 
 from muster.backends.base import Backend
 from muster.backends.kubernetes.cluster.facts import holds
-from muster.core.data import Output
+from muster.core.data import OutputTarget
 from muster.core.job import JobSpec, Role
 from muster.core.resources import Resources
 from muster.core.shipped import shipped
@@ -243,7 +243,7 @@ def a_gang(backend: Backend, installed: Release, folder: Path) -> Iterator[None]
         image_digest=put_image(backend.store, find_image("python", [shipped("images")])),
         code=backend.store.put(folder, ["t.py"]),
         roles=(Role(replicas=2, entrypoint="t:run", resources=Resources(cpus=0.1, memory_gib=0.25)),),
-        outputs={"out": Output(volume="chart/counts")},
+        outputs={"out": OutputTarget(volume="chart/counts")},
         max_restarts=0,
     )
     backend.submit(job, job_id="counts")

@@ -14,7 +14,7 @@ from tests.cluster.inside import NAMESPACE, layout
 from tests.cluster.layout import Layout
 from tests.cluster.scripted import CLAIM, SITE, SMALL, WAIT, Jobs, connection, job, jobs
 
-from muster.backends.capacity import Place
+from muster.backends.capacity import QueuePlace
 from muster.backends.kubernetes.api.client import Client
 from muster.backends.kubernetes.api.connection import connect
 from muster.backends.kubernetes.api.kinds import (
@@ -199,8 +199,8 @@ class TestQueues:
         workloads = running.client.find(WORKLOAD, namespace=NAMESPACE)
         wait = waiting(workloads, owners=owners)
         assert [(each.job_id, each.place) for each in wait] == [
-            ("cards-2", Place(number=1, of=2)),
-            ("cards-3", Place(number=2, of=2)),
+            ("cards-2", QueuePlace(number=1, of=2)),
+            ("cards-3", QueuePlace(number=2, of=2)),
         ]
         assert wait[0].why == needs
         assert wait[1].why in (needs, "waits its turn")  # Kueue need not look at one that is like the first

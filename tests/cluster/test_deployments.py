@@ -18,7 +18,7 @@ from tests.waiting import eventually
 
 from muster.backends.kubernetes import trial
 from muster.backends.kubernetes.api.client import Client
-from muster.backends.kubernetes.site import Platform
+from muster.backends.kubernetes.site import PlatformOwner
 from muster.backends.releases.deployments import Deployments
 from muster.backends.releases.manual import repair
 from muster.core.shipped import shipped
@@ -123,7 +123,7 @@ class TestClusterDeployments(OnTheCluster, DeploymentsContract):
     def test_no_account_reaches_the_store_or_another_account_through_a_model_server(
         self, served: Served
     ) -> None:
-        site = replace(SITE, images={"trial": "trial"}, serving=Platform.KSERVE)
+        site = replace(SITE, images={"trial": "trial"}, serving=PlatformOwner.KSERVE)
         place = trial.TrialPlace(site=site, keys="muster-store", account=REAPER)
         asking = Client(connection(served.of), patience_seconds=10)
         assert trial.refusal(asking, trial.server(place)) == ""

@@ -24,7 +24,7 @@ from tests.keras.reference import losses
 
 from muster.backends.base import Backend
 from muster.backends.kubernetes import labels
-from muster.core.data import Input, Output, Pinned
+from muster.core.data import Input, OutputTarget, Pinned
 from muster.core.job import JobSpec, Launcher, Role
 from muster.core.resources import Resources
 from muster.core.settings import Settings
@@ -67,7 +67,7 @@ class Site:
             image_digest=put_image(self.store, folder),
             roles=roles,
             code=self.store.put(source, ["t.py"]),
-            outputs={"out": Output(volume=f"gangs/{name}")},
+            outputs={"out": OutputTarget(volume=f"gangs/{name}")},
             **{"grace_seconds": 5.0, "run_timeout_seconds": 600.0, **changes},
         )
         self.backend.submit(job, job_id=job_id)

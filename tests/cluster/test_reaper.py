@@ -15,7 +15,7 @@ from tests.cluster.scripted import SMALL, WAIT, Jobs, job, jobs
 
 from muster.backends.kubernetes.reaper import LOST_SECONDS
 from muster.backends.kubernetes.state.observe import observe
-from muster.backends.kubernetes.state.seen import Seen, SeenPod
+from muster.backends.kubernetes.state.seen import JobObjects, SeenPod
 from muster.core.job import Role
 from muster.core.status import JobState
 
@@ -43,7 +43,7 @@ def without_a_reaper() -> None:
     reaper.remove(layout())
 
 
-def the_pod(seen: Seen) -> dict[str, Any] | None:
+def the_pod(seen: JobObjects) -> dict[str, Any] | None:
     return seen.pods[0] if seen.pods else None
 
 

@@ -22,7 +22,7 @@ from tests.waiting import eventually
 
 from muster.backends.kubernetes.api.client import Client
 from muster.backends.kubernetes.api.kinds import SELDON_DEPLOYMENT, Document
-from muster.backends.kubernetes.site import Platform
+from muster.backends.kubernetes.site import PlatformOwner
 from muster.backends.releases.decision import Ending
 from muster.backends.releases.driver import begin
 from muster.backends.releases.manual import roll_back
@@ -88,7 +88,7 @@ class TestReleases:
     def served(self, tmp_path: Path) -> Iterator[Served]:
         of = layout()
         with deploying.served(of, tmp_path) as made, deploying.seldon_defined(of), seldon.operator(of):
-            served = replace(made, site=replace(made.site, serving=Platform.SELDON))
+            served = replace(made, site=replace(made.site, serving=PlatformOwner.SELDON))
             try:
                 yield served
             finally:

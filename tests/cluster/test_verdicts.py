@@ -19,7 +19,7 @@ from muster.backends.kubernetes.api.kinds import POD_GROUP, Document
 from muster.backends.kubernetes.cluster.facts import Cluster
 from muster.backends.kubernetes.labels import MAIN
 from muster.backends.kubernetes.state.observe import ObservedJob, observe
-from muster.backends.kubernetes.state.seen import Seen
+from muster.backends.kubernetes.state.seen import JobObjects
 from muster.backends.kubernetes.state.verdicts import verdict
 from muster.core.errors import BackendError
 from muster.core.job import JobSpec, Role, SecretRef
@@ -208,7 +208,7 @@ def test_the_verdict_on(name: str, faulty: Jobs) -> None:
     fault, here = FAULTS[name], faulty
     spec = fault.spec or job(name)
 
-    def judge(seen: Seen) -> Verdict | None:
+    def judge(seen: JobObjects) -> Verdict | None:
         return verdict(seen, spec, now=time.time() + fault.ahead_seconds, cluster=here.cluster)
 
     found = here.until(name, "there is a verdict", judge, seconds=fault.seconds)
@@ -222,7 +222,7 @@ class TestWhatGoesOn:
     """What the cluster gets over by itself has no verdict."""
 
     def shown(self, here: Jobs, name: str, spec: JobSpec, state: JobState, **wanted: Any) -> ObservedJob:
-        def look(seen: Seen) -> ObservedJob | None:
+        def look(seen: JobObjects) -> ObservedJob | None:
             found = observe(seen, spec)
             whole = found.state is state and all(
                 getattr(found, key) == value for key, value in wanted.items()

@@ -20,7 +20,7 @@ from tests.cluster.layout import Layout, Node, node_called
 
 from muster.backends.base import Backend
 from muster.backends.kubernetes.labels import JOB, ROLE
-from muster.core.data import Output
+from muster.core.data import OutputTarget
 from muster.core.job import JobSpec, Launcher, Role
 from muster.core.resources import Resources
 from muster.core.shipped import shipped
@@ -45,7 +45,7 @@ def spec(backend: Backend, *, volume: str, priority: str = "low", max_restarts: 
         code=backend.store.put(CODE, ["train.py"]),
         roles=(_role(NEW, "gpu-a100"), _role(OLD, "gpu-k80")),
         launcher=Launcher.TORCHRUN,
-        outputs={"model": Output(volume=volume)},
+        outputs={"model": OutputTarget(volume=volume)},
         params={"steps": STEPS, "pause_seconds": 0.4},
         grace_seconds=2.0,
         priority=priority,

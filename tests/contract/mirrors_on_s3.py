@@ -21,7 +21,7 @@ from muster.ext.mirrors import open_files
 from muster.ext.mirrors.base import Home
 from muster.ext.mirrors.delta import Stretch
 from muster.ext.mirrors.folder import FolderHome
-from muster.ext.mirrors.objects import Objects
+from muster.ext.mirrors.objects import ObjectsBelow
 from muster.ext.mirrors.open_layout import OpenHome
 from muster.ext.mirrors.patching import MOST_PARTS
 from muster.volumes.folder import FolderStore
@@ -109,8 +109,8 @@ class TestS3(MirrorContract):
     def test_what_the_store_cannot_copy_is_known_before_it_is_asked(
         self, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        assert Objects("s3://a/b", options).copies_ranges
-        assert not Objects("s3://a/b", {**options, "fixed_upload_size": True}).copies_ranges
+        assert ObjectsBelow("s3://a/b", options).copies_ranges
+        assert not ObjectsBelow("s3://a/b", {**options, "fixed_upload_size": True}).copies_ranges
         stretches = [
             Stretch(at * (15 << 20) + low, size, first)
             for at in range(MOST_PARTS)
@@ -118,7 +118,7 @@ class TestS3(MirrorContract):
         ]
         asked = list[str]()
         monkeypatch.setattr(S3FileSystem, "call_s3", lambda _, call, **given: asked.append(call))
-        many = Objects("s3://a/b", options)
+        many = ObjectsBelow("s3://a/b", options)
         assert many.send_changed("rows", "new", before="old", stretches=stretches) is None
         assert asked == []
 

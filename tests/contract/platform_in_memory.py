@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
-from muster.backends.releases.book import Book, Entry, live_models, past_models, settle
+from muster.backends.releases.book import Book, BookEntry, live_models, past_models, settle
 from muster.backends.releases.figures import added
 from muster.backends.releases.platform import Limits, Observed
 from muster.backends.releases.tokens import Tokens
@@ -21,10 +21,10 @@ from muster.core.deployment import Answer, ByBin, Counts, Revision, RevisionStat
 from muster.core.errors import Conflict, Corrupt, DeploymentError, NotFound
 
 Columns = Mapping[str, tuple[Any, ...]]
-Model = Callable[[Entry, Columns], Columns]
+Model = Callable[[BookEntry, Columns], Columns]
 """Answers one request with a revision. :raises DeploymentError: it fails; :raises Refused: its signature allows no such request."""
 
-Bins = Callable[[Entry, Columns], tuple[ByBin, ByBin]]
+Bins = Callable[[BookEntry, Columns], tuple[ByBin, ByBin]]
 """Returns in which bin of each input a request's value is, 1 there and 0 in the others, and the training rows by bin."""
 
 BOUNDS = (0.01, 0.02, 0.05, 0.1, 1.0, float("inf"))
@@ -90,7 +90,7 @@ class MemoryPlatform:
         """Return a book for a deployment that does not exist yet."""
         return Book(name=name)
 
-    def admit(self, book: Book, entry: Entry) -> None:
+    def admit(self, book: Book, entry: BookEntry) -> None:
         """Refuse nothing."""
 
     def save(self, book: Book, *, in_force: bool = False) -> Book:
@@ -107,7 +107,7 @@ class MemoryPlatform:
             served.running = {one.name: self._running(served, one) for one in written.live}
             return written
 
-    def bring_up(self, book: Book, entry: Entry) -> None:
+    def bring_up(self, book: Book, entry: BookEntry) -> None:
         """Have a revision ready, if this platform starts revisions by itself."""
         with self._lock:
             served = self._served.get(book.name)
@@ -140,7 +140,7 @@ class MemoryPlatform:
             served = self._served.get(book.name, _Served(book))
             return {one.name: served.counts.get(one.name, NOTHING) for one in book.live}
 
-    def ask(self, book: Book, entry: Entry, request: SmokeRequest) -> tuple[Answer, ...]:
+    def ask(self, book: Book, entry: BookEntry, request: SmokeRequest) -> tuple[Answer, ...]:
         """Send one request to a revision, once for each of its replicas that is ready."""
         with self._lock:
             served = self._served.get(book.name)
@@ -249,7 +249,7 @@ class MemoryPlatform:
             if revision in running:
                 running[revision] = replace(running[revision], **fields)
 
-    def _running(self, served: _Served, entry: Entry) -> Revision:
+    def _running(self, served: _Served, entry: BookEntry) -> Revision:
         starting = Revision(
             name=entry.name,
             model=entry.spec.model,

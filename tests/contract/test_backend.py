@@ -38,7 +38,7 @@ from muster.backends.local.nursery import Nursery, open_nursery
 from muster.backends.local.place import MachinePlace
 from muster.backends.local.places import Places
 from muster.core.cancelling import by_command, on_page, out_of_time
-from muster.core.data import Input, Output
+from muster.core.data import Input, OutputTarget
 from muster.core.errors import CannotSchedule, ImageError, NotFound, SpecError
 from muster.core.job import JobSpec, Launcher, Role, SecretRef
 from muster.core.origin import Origin
@@ -151,7 +151,7 @@ class BackendContract(Named):
         self, backend: Backend, job: Callable[..., JobSpec]
     ) -> None:
         made, one = self.own("a/made"), self.own("one")
-        backend.submit(job(WRITE, outputs={"made": Output(volume=made)}), job_id=one, owner="ti-1")
+        backend.submit(job(WRITE, outputs={"made": OutputTarget(volume=made)}), job_id=one, owner="ti-1")
         status, lines = finish(backend, one)
         assert status.state is JobState.SUCCEEDED
         assert status.result is not None
@@ -175,7 +175,7 @@ class BackendContract(Named):
             "while not Path('{outputs.made}/go').exists(): time.sleep(0.01)\n"
             "print('muster: epoch=3/3')"
         )
-        backend.submit(job(code, outputs={"made": Output(volume=self.own("a/made"))}), job_id=one)
+        backend.submit(job(code, outputs={"made": OutputTarget(volume=self.own("a/made"))}), job_id=one)
         eventually(lambda: backend.status(one).links)  # the lines before it may come in a read before
         status = backend.status(one)
         assert {name: str(number) for name, number in status.progress.items()} == {
@@ -237,7 +237,7 @@ class BackendContract(Named):
         self, backend: Backend, job: Callable[..., JobSpec]
     ) -> None:
         made, one, two = self.own("a/made"), self.own("one"), self.own("two")
-        backend.submit(job(WRITE, outputs={"made": Output(volume=made)}), job_id=one)
+        backend.submit(job(WRITE, outputs={"made": OutputTarget(volume=made)}), job_id=one)
         finish(backend, one)
         (version,) = backend.store.resolve(made)
         read = job(
@@ -258,7 +258,7 @@ class BackendContract(Named):
             "print('begins with', begun, flush=True)\n"
             "(here / f'{rank}-{begun + 1}').write_text('weights')"
         )
-        output = {"checkpoints": Output(volume=saved)}
+        output = {"checkpoints": OutputTarget(volume=saved)}
         backend.submit(job(trains, replicas=2, outputs=output), job_id=one)
         assert finish(backend, one)[0].state is JobState.SUCCEEDED
         (version,) = backend.store.resolve(saved)
@@ -277,7 +277,7 @@ class BackendContract(Named):
 
     def test_the_same_job_id_twice_is_one_job(self, backend: Backend, job: Callable[..., JobSpec]) -> None:
         made, same = self.own("a/made"), self.own("same")
-        spec = job(WRITE, outputs={"made": Output(volume=made)})
+        spec = job(WRITE, outputs={"made": OutputTarget(volume=made)})
         backend.submit(spec, job_id=same)
         backend.submit(spec, job_id=same)
         status, lines = finish(backend, same)
@@ -331,7 +331,7 @@ class BackendContract(Named):
             "    time.sleep(600)\n"
             "open('{outputs.made}/' + rank, 'w').write('whole')\n"
         )
-        spec = job(code, replicas=2, outputs={"made": Output(volume=made)}, grace_seconds=1)
+        spec = job(code, replicas=2, outputs={"made": OutputTarget(volume=made)}, grace_seconds=1)
         backend.submit(spec, job_id=lost)
         status, lines = finish(backend, lost)
         assert status.state is JobState.SUCCEEDED
@@ -403,7 +403,10 @@ class BackendContract(Named):
             "import os\nopen('{outputs.left}/f', 'w').write('x')\n"
             "if os.environ['MUSTER_RANK'] == '1': raise SystemExit(3)\n"
         )
-        outputs = {"left": Output(volume=self.own("a/left")), "right": Output(volume=self.own("a/right"))}
+        outputs = {
+            "left": OutputTarget(volume=self.own("a/left")),
+            "right": OutputTarget(volume=self.own("a/right")),
+        }
         backend.submit(job(code, replicas=2, outputs=outputs, grace_seconds=1), job_id=half)
         assert finish(backend, half)[0].state is JobState.FAILED
         assert not volumes.intersection(backend.store.volumes())
@@ -641,7 +644,7 @@ class BackendContract(Named):
     def test_ten_at_once(self, backend: Backend, job: Callable[..., JobSpec]) -> None:
         made = self.own("a/made")
         for number in range(10):
-            spec = job(WRITE, outputs={"made": Output(volume=made)}, resources=Resources(memory_gib=1))
+            spec = job(WRITE, outputs={"made": OutputTarget(volume=made)}, resources=Resources(memory_gib=1))
             backend.submit(spec, job_id=self.own(f"ten-{number}"))
         assert all(finish(backend, self.own(f"ten-{n}"))[0].state is JobState.SUCCEEDED for n in range(10))
         assert [version.number for version in backend.store.versions(made)] == list(range(1, 11))
@@ -720,7 +723,7 @@ class TestLocalBackend(OneMachine, BackendContract):
         spec = job(
             "import sys; print(sys.executable); open('{outputs.made}/f', 'w').write('whole')",
             interpreter=interpreter,
-            outputs={"made": Output(volume="a/made")},
+            outputs={"made": OutputTarget(volume="a/made")},
         )
         backend.submit(spec, job_id="unlocked")
         status, lines = finish(backend, "unlocked")
@@ -782,7 +785,7 @@ class TestLocalBackend(OneMachine, BackendContract):
             "if not seen.exists():\n    seen.touch(); print('up', flush=True); time.sleep(600)\n"
             "open('{outputs.made}/f', 'w').write('whole')\n"
         )
-        spec = job(code, outputs={"made": Output(volume="a/made")}, max_restarts=0)
+        spec = job(code, outputs={"made": OutputTarget(volume="a/made")}, max_restarts=0)
         backend.submit(spec, job_id="lost")
         eventually(lambda: b"up" in backend.store.ledger.read("lost")[0])
         found = self.supervisor(settings, "lost")
@@ -885,7 +888,7 @@ class TestLocalBackend(OneMachine, BackendContract):
         self, backend: Backend, job: Callable[..., JobSpec], tmp_path: Path
     ) -> None:
         code = "import os; open('{outputs.made}/snapshot.pt', 'w').write(os.environ['RANK'])"
-        outputs = {"made": Output(volume="a/made")}
+        outputs = {"made": OutputTarget(volume="a/made")}
         asked = Origin(instance="i", dag_id="loop", run_id="manual__1", task_id="train")
         spec = job(code, outputs=outputs, replicas=2, launcher=Launcher.TORCHRUN, origin=asked)
         backend.submit(spec, job_id="both")
@@ -919,7 +922,7 @@ class TestLocalBackend(OneMachine, BackendContract):
         chance = random.Random(20261121)
         for number in range(rounds):
             job_id = f"kill-{number}"
-            outputs = {"made": Output(volume=f"a/made-{number}")}
+            outputs = {"made": OutputTarget(volume=f"a/made-{number}")}
             spec = job(WRITE_BY_RANK, outputs=outputs, replicas=2)
             backend.submit(spec, job_id=job_id)
             self.kill_after(chance.uniform(0.0, 0.4), settings, job_id)
@@ -967,7 +970,7 @@ class TestLocalBackend(OneMachine, BackendContract):
             "        while True: fill.write(b'x' * 4096)\n"
             "except OSError: pass\n"
         )
-        backend.submit(job_on(backend, fill, outputs={"made": Output(volume="a/made")}), job_id="full")
+        backend.submit(job_on(backend, fill, outputs={"made": OutputTarget(volume="a/made")}), job_id="full")
         status, _ = finish(backend, "full")
         assert status.state is JobState.FAILED
         assert status.verdict is not None
@@ -988,7 +991,7 @@ class TestLocalBackend(OneMachine, BackendContract):
     ) -> None:
         home, backend = small_disk(8)
         large = "open('{outputs.made}/f', 'wb', buffering=0).write(b'x' * (64 << 20)) < 64 << 20 and exec('raise OSError(28, \\'No space left on device\\')')"
-        outputs = {"made": Output(volume="a/made")}
+        outputs = {"made": OutputTarget(volume="a/made")}
         for job_id in ("full-1", "full-2"):
             backend.submit(job_on(backend, large, outputs=outputs), job_id=job_id)
             status, _ = finish(backend, job_id)

@@ -22,7 +22,7 @@ from tests.waiting import GUARD_SECONDS, eventually
 from muster.backends.local.serving.platform import local_deployments
 from muster.backends.releases.decision import Ending, Outcome
 from muster.backends.releases.deployments import Deployments
-from muster.backends.releases.driver import Driver, begin
+from muster.backends.releases.driver import ReleaseDriver, begin
 from muster.backends.releases.manual import promote, roll_back, tidy
 from muster.backends.releases.plan import Plan, Rules
 from muster.core.data import Pinned
@@ -59,7 +59,7 @@ def smoke(*, of_two: float) -> tuple[SmokeRequest, ...]:
     return (SmokeRequest(name="two", inputs={"x": (2.0,)}, expect=expect),)
 
 
-def finish(driver: Driver, *, seconds: float = GUARD_SECONDS) -> Outcome:
+def finish(driver: ReleaseDriver, *, seconds: float = GUARD_SECONDS) -> Outcome:
     """Drive a release to its end; fail where it has not ended after `seconds`."""
     found: list[Outcome] = []
 
@@ -142,11 +142,11 @@ class Lines:
 
     def begin(
         self, deployments: Deployments, spec: DeploymentSpec, plan: Plan, *, by: str, **more: Any
-    ) -> Driver:
+    ) -> ReleaseDriver:
         """Begin a release."""
         return begin(deployments, spec, plan, by=by, **more)
 
-    def finish(self, driver: Driver) -> Outcome:
+    def finish(self, driver: ReleaseDriver) -> Outcome:
         """Drive a release to its end."""
         return finish(driver)
 

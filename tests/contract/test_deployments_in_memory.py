@@ -14,10 +14,10 @@ from tests.contract.platform_in_memory import Columns, MemoryPlatform, Refused
 from tests.contract.test_deployments import DeploymentsContract
 from tests.serving import onnx_graph
 
-from muster.backends.releases.book import Entry
+from muster.backends.releases.book import BookEntry
 from muster.backends.releases.decision import Ending, Outcome
 from muster.backends.releases.deployments import Deployments
-from muster.backends.releases.driver import Driver, begin
+from muster.backends.releases.driver import ReleaseDriver, begin
 from muster.backends.releases.plan import Plan, Rules
 from muster.backends.releases.platform import Limits
 from muster.core.deployment import ByBin, DeploymentSpec, RequestLog, Workers
@@ -46,7 +46,7 @@ class Line:
         (slope,) = struct.unpack_from("<f", graph, graph.index(_SLOPE) + len(_SLOPE))
         return slope, given, output
 
-    def __call__(self, entry: Entry, inputs: Columns) -> Columns:
+    def __call__(self, entry: BookEntry, inputs: Columns) -> Columns:
         address = entry.spec.model.address
         if address not in self._loaded:
             self._loaded[address] = self._load(address)
@@ -61,7 +61,7 @@ class Line:
             raise DeploymentError("HTTP 500: y is out of its range")
         return {"y": found}
 
-    def bins(self, entry: Entry, inputs: Columns) -> tuple[ByBin, ByBin]:
+    def bins(self, entry: BookEntry, inputs: Columns) -> tuple[ByBin, ByBin]:
         """Count a request in the two bins of a version's ``histograms.json``, as the model servers do."""
         bins = json.loads((self._store.path(entry.spec.model.address) / "histograms.json").read_text())
         (edge,), (below, above) = bins["inputs"]["x"]["edges"], bins["inputs"]["x"]["counts"]
@@ -137,11 +137,11 @@ class TestMemoryDeployments(DeploymentsContract):
 
     def begin(
         self, deployments: Deployments, spec: DeploymentSpec, plan: Plan, *, by: str, **more: Any
-    ) -> Driver:
+    ) -> ReleaseDriver:
         clock = lambda: LOOK_SECONDS * next(self.ticks)  # noqa: E731
         return begin(deployments, spec, plan, by=by, clock=clock, **more)  # type: ignore[arg-type]
 
-    def finish(self, driver: Driver) -> Outcome:
+    def finish(self, driver: ReleaseDriver) -> Outcome:
         for _ in range(1000):
             for each in self.users:
                 each.ask()

@@ -28,7 +28,7 @@ from tests.waiting import GUARD_SECONDS, eventually
 
 from muster.backends.base import Backend
 from muster.backends.local.places import Places
-from muster.core.data import Output
+from muster.core.data import OutputTarget
 from muster.core.errors import CannotSchedule
 from muster.core.job import JobSpec, Launcher, Role
 from muster.core.resources import Resources
@@ -143,7 +143,7 @@ class ElasticContract(Named):
                     "image": "python",
                     "image_digest": image,
                     "roles": (role,),
-                    "outputs": {"made": Output(volume=f"a/{self.own('made')}")},
+                    "outputs": {"made": OutputTarget(volume=f"a/{self.own('made')}")},
                     **changes,
                 }
             )
@@ -236,7 +236,7 @@ class ElasticContract(Named):
         role = replace(training().roles[0], replicas=2, least_replicas=1)
         names = [self.own("gang"), self.own("second")]
         for name in names:
-            outputs = {"made": Output(volume=f"a/{self.own(name)}")}
+            outputs = {"made": OutputTarget(volume=f"a/{self.own(name)}")}
             backend.submit(training(roles=(role,), outputs=outputs), job_id=name)
             self.wait(lambda name=name: trains(backend, name, ranks=2))
         backend.submit(other(training(), memory_gib=1), job_id=self.own("other"))

@@ -30,7 +30,7 @@ from muster.backends.base import Backend
 from muster.backends.local import processes
 from muster.backends.local.places import Places
 from muster.cli.foreground import python_of_image, serve
-from muster.core.data import Output
+from muster.core.data import OutputTarget
 from muster.core.errors import ImageError
 from muster.core.job import JobSpec, Launcher, Role
 from muster.core.resources import Resources
@@ -176,7 +176,7 @@ class EnginesContract(Named):
                 image_digest=put_image(backend.store, find_image(name, folders)),
                 roles=(role,),
                 launcher=launcher,
-                outputs={name: Output(volume=f"a/{self.own(name)}") for name in outputs},
+                outputs={name: OutputTarget(volume=f"a/{self.own(name)}") for name in outputs},
                 **changes,
             )
 

@@ -18,7 +18,7 @@ from tests.serving.load import Load, lost
 from tests.waiting import eventually
 
 from muster.backends.releases.decision import Ending, Outcome
-from muster.backends.releases.driver import Driver
+from muster.backends.releases.driver import ReleaseDriver
 from muster.backends.releases.manual import roll_back
 from muster.backends.releases.plan import Rules
 from muster.core.deployment import DeploymentSpec, SmokeRequest, Workers, needs_workers
@@ -40,7 +40,7 @@ class KindsContract(Lines):
     The ONNX model has the shape of that of ``dags/flights``, and random weights: to train that one takes minutes.
     """
 
-    def finish(self, driver: Driver) -> Outcome:
+    def finish(self, driver: ReleaseDriver) -> Outcome:
         return finish(driver, seconds=2 * LOAD_SECONDS)
 
     @pytest.fixture(params=KINDS, ids=[kind.name for kind in KINDS])

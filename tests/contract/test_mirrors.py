@@ -24,7 +24,7 @@ from tests.unit.volumes.service.process import Service
 from muster.core.errors import Conflict, Corrupt, NotFound, SpecError, StoreError
 from muster.ext.mirrors import copying, delta, publishing, service_home
 from muster.ext.mirrors import service as mirroring
-from muster.ext.mirrors.base import Documents, Holding, Home
+from muster.ext.mirrors.base import Holding, Home, VersionDocuments
 from muster.ext.mirrors.copying import Copying
 from muster.ext.mirrors.folder import FolderHome
 from muster.ext.mirrors.open_layout import OpenHome
@@ -338,7 +338,7 @@ class MirrorContract:
 
     def test_what_gc_takes_meanwhile_is_not_damaged(self, source: FolderStore, opened: Open) -> None:
         class Collected(FolderHome):
-            def documents(self, place: Place) -> Documents:
+            def documents(self, place: Place) -> VersionDocuments:
                 found = super().documents(place)
                 if place == ("flights/model", 2) and not found.holding.deleted:
                     source.upkeep.bury(source.catalog.described(*place))
@@ -358,7 +358,7 @@ class MirrorContract:
         digest = source.put(tmp_path / "code", ["train.py"])
 
         class OfThatCode(FolderHome):
-            def documents(self, place: Place) -> Documents:
+            def documents(self, place: Place) -> VersionDocuments:
                 found = super().documents(place)
                 found.__dict__["origin"] = replace(found.origin, code=digest)
                 return found
@@ -410,7 +410,7 @@ class MirrorContract:
         home = opened()
         show = home.publish
 
-        def show_wrong(versions: Sequence[Documents]) -> None:
+        def show_wrong(versions: Sequence[VersionDocuments]) -> None:
             show(versions)
             if any(each.place == ("flights/table", 1) for each in versions):
                 change_there(home, ("flights/table", 1), "rows", b"wrong")
@@ -434,11 +434,11 @@ class MirrorContract:
         home, steps = opened(), list[tuple[str, Place]]()
         show, read = home.publish, home.verify
 
-        def shown(versions: Sequence[Documents]) -> None:
+        def shown(versions: Sequence[VersionDocuments]) -> None:
             steps.extend(("shown", each.place) for each in versions)
             show(versions)
 
-        def read_again(documents: Documents, **how: bool) -> list[str]:
+        def read_again(documents: VersionDocuments, **how: bool) -> list[str]:
             steps.append(("read", documents.place))
             return read(documents, **how)
 
@@ -968,7 +968,7 @@ class TestMemory(MirrorContract):
         home = opened()
         receive = home.receive
 
-        def receive_wrong(documents: Documents, *given: Any, **more: Any) -> None:
+        def receive_wrong(documents: VersionDocuments, *given: Any, **more: Any) -> None:
             receive(documents, *given, **more)
             if documents.place == ("flights/table", 1):
                 change_there(home, documents.place, "rows", b"wrong")

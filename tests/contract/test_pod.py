@@ -22,7 +22,7 @@ import pytest
 from tests.unit.volumes.service.gang import IMAGE, Gang
 from tests.unit.volumes.service.process import Service, until
 
-from muster.core.data import Output
+from muster.core.data import OutputTarget
 from muster.core.job import JobSpec, Role, SecretRef
 from muster.core.replica import Replica, Report
 from muster.core.status import JobState, JobStatus
@@ -139,7 +139,7 @@ def pods_of(service: Service, worker: Path, tmp_path: Path) -> Iterator:
             image="train",
             image_digest=IMAGE,
             roles=(Role(replicas=replicas, ranks=ranks, entrypoint="t:f"),),
-            outputs={"out": Output(volume="flights/model")},
+            outputs={"out": OutputTarget(volume="flights/model")},
             secrets={"PASSWORD": SecretRef(source="kubernetes", name="vault/password")},
             grace_seconds=grace_seconds,
             **changes,

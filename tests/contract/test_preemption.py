@@ -14,12 +14,12 @@ from tests.contract.one_machine import one_machine
 from tests.contract.test_backend import finish
 from tests.waiting import eventually, until
 
-from muster.airflow.attempts.waiting import GoesOn, Patience, Wait
+from muster.airflow.attempts.waiting import GoesOn, InlinePatience, Wait
 from muster.backends.base import Backend
 from muster.backends.local import processes
 from muster.backends.local.places import Places
 from muster.core.cancelling import by_command
-from muster.core.data import Output
+from muster.core.data import OutputTarget
 from muster.core.job import JobSpec, Role
 from muster.core.resources import Resources
 from muster.core.settings import Settings
@@ -73,7 +73,7 @@ def job(backend: Backend, tmp_path: Path, cache: Path) -> Callable[..., JobSpec]
             image_digest=image,
             roles=(role,),
             priority=priority,
-            outputs={"made": Output(volume="a/made")} if "{outputs.made}" in code else {},
+            outputs={"made": OutputTarget(volume="a/made")} if "{outputs.made}" in code else {},
             **changes,
         )
 
@@ -156,8 +156,8 @@ def test_two_jobs_of_low_priority_wait_for_the_gang_and_both_end_well(
         assert len(backend.store.versions(f"a/made-{job_id}")) == 1
 
 
-def made(job_id: str) -> dict[str, Output]:
-    return {"made": Output(volume=f"a/made-{job_id}")}
+def made(job_id: str) -> dict[str, OutputTarget]:
+    return {"made": OutputTarget(volume=f"a/made-{job_id}")}
 
 
 @pytest.mark.nightly
@@ -335,7 +335,7 @@ def test_a_task_hands_it_over_to_the_triggerer_while_it_waits_again(
     backend.submit(job(TRIAL), job_id="trial")
     eventually(lambda: says(backend, "trial", "start 1"))
     backend.submit(job(SLEEP, "normal"), job_id="gang")
-    patience = Patience(seconds=60.0, queued_seconds=0.0)
+    patience = InlinePatience(seconds=60.0, queued_seconds=0.0)
     with pytest.raises(GoesOn):
         Wait().follow(backend, "trial", lines=lambda *_: None, progress=lambda _: None, patience=patience)
     eventually(lambda: backend.status("trial").state is JobState.QUEUED)

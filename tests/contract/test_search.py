@@ -21,16 +21,16 @@ from tests.waiting import GUARD_SECONDS, eventually
 from muster.backends.base import Backend
 from muster.backends.local.places import Places
 from muster.core.cancelling import by_command
-from muster.core.data import Output
+from muster.core.data import OutputTarget
 from muster.core.errors import SpecError
 from muster.core.job import JobSpec, Role
 from muster.core.origin import Origin
 from muster.core.resources import Resources
-from muster.core.search import Sampler, Search, SearchSpec, What
+from muster.core.search import EventKind, Sampler, Search, SearchSpec
 from muster.core.settings import Settings
 from muster.core.space import choice, uniform
 from muster.core.status import JobState
-from muster.ext.search.driver import Driver, Ended, look_up
+from muster.ext.search.driver import Ended, SearchDriver, look_up
 from muster.ext.search.results import earlier_of, write_results
 from muster.ext.search.state import Phase
 from muster.images.folders import find_image, image_folders, put_image
@@ -97,7 +97,7 @@ class SearchContract(Named):
                 image_digest=image,
                 roles=(Role(command=("python", "-c", code, *places), resources=self.trial),),
                 params={**dict.fromkeys(spec.space, 0), "epochs": 9},
-                outputs={"model": Output(volume=f"a/model-{self.unique}")},
+                outputs={"model": OutputTarget(volume=f"a/model-{self.unique}")},
                 priority="low",
                 origin=Origin(instance="one", dag_id="test", run_id="run-1", task_id="search"),
                 **changes,
@@ -111,13 +111,13 @@ class SearchContract(Named):
     def wait(self, condition: Callable[[], T]) -> T:
         return eventually(condition, seconds=GUARD_SECONDS * self.pace)
 
-    def drive(self, driver: Driver) -> Ended:
+    def drive(self, driver: SearchDriver) -> Ended:
         return self.wait(driver.step)
 
     def jobs(self, backend: Backend) -> list[str]:
         return [job for job in backend.store.ledger.jobs() if self.unique in job]
 
-    def train_a_while(self, driver: Driver, backend: Backend) -> None:
+    def train_a_while(self, driver: SearchDriver, backend: Backend) -> None:
         """Drive until a trial has trained two epochs."""
         self.wait(
             lambda: (driver.step(), any("epoch=2/" in _log(backend, job) for job in _running(driver)))[1]
@@ -128,7 +128,7 @@ class SearchContract(Named):
         self, backend: Backend, begin: Begin
     ) -> None:
         said: list[str] = []
-        driver = Driver(backend, begin(pause="time.sleep(0.2)"), say=said.append)
+        driver = SearchDriver(backend, begin(pause="time.sleep(0.2)"), say=said.append)
         ended = self.drive(driver)
         best = min(driver.state.trials, key=lambda trial: abs(trial.params["rate"] - 0.6))
         assert (ended.trial, ended.reason) == (best.number, "")
@@ -146,7 +146,7 @@ class SearchContract(Named):
     def test_a_trial_goes_on_from_its_checkpoint_when_it_is_taken_up_again(
         self, backend: Backend, begin: Begin
     ) -> None:
-        driver = Driver(backend, begin(replace(SPEC, at_once=1), pause="time.sleep(0.3)"))
+        driver = SearchDriver(backend, begin(replace(SPEC, at_once=1), pause="time.sleep(0.3)"))
         self.drive(driver)
         again = [trial for trial in driver.state.trials if len(trial.jobs) > 1]
         assert again, "with one place each trial waits for the others"
@@ -173,7 +173,7 @@ class SearchContract(Named):
 
         ended = None
         while ended is None:
-            driver = Driver(backend, search_id)
+            driver = SearchDriver(backend, search_id)
             monkeypatch.setattr(backend.store, "tell_search", tell_and_die)
             try:
                 ended = self.drive(driver)
@@ -181,9 +181,9 @@ class SearchContract(Named):
                 kills += 1
         events = backend.store.search_events(search_id).events
         assert 30 < kills <= len(events), "a driver may write several at once"
-        told = [(event.trial, event.rung) for event in events if event.what is What.REACHED]
+        told = [(event.trial, event.rung) for event in events if event.what is EventKind.REACHED]
         assert len(told) == len(set(told)), "a rung counts once"
-        started = [event.job_id for event in events if event.what is What.STARTED]
+        started = [event.job_id for event in events if event.what is EventKind.STARTED]
         assert sorted(started) == sorted(set(self.jobs(backend)))
         best = min(driver.state.trials, key=lambda trial: abs(trial.params["rate"] - 0.6))
         assert ended.trial == best.number
@@ -192,12 +192,12 @@ class SearchContract(Named):
     def test_a_paused_search_has_no_job_and_goes_on(self, backend: Backend, begin: Begin) -> None:
         stays = "if epoch == 3 and not Path(sys.argv[3], 'k').exists(): Path(sys.argv[3], 'k').touch(); time.sleep(600)"
         search_id = begin(replace(SPEC, trials=1, rungs=(9,)), before=stays)
-        driver = Driver(backend, search_id)
+        driver = SearchDriver(backend, search_id)
         self.train_a_while(driver, backend)
         driver.pause()
         assert all(status.state.ended for status in backend.statuses(self.jobs(backend)).values())
         said: list[str] = []
-        later = Driver(backend, search_id, say=said.append)
+        later = SearchDriver(backend, search_id, say=said.append)
         assert self.drive(later).trial >= 0
         assert not any("never told" in line for line in said), said
         (trial,) = later.state.trials
@@ -208,7 +208,7 @@ class SearchContract(Named):
     def test_a_gang_that_waits_gets_the_places_of_trials_and_no_trial_is_lost(
         self, backend: Backend, begin: Begin, record_property: Callable[[str, object], None]
     ) -> None:
-        driver = Driver(backend, begin(replace(SPEC, trials=3, rungs=(9,)), pause="time.sleep(0.2)"))
+        driver = SearchDriver(backend, begin(replace(SPEC, trials=3, rungs=(9,)), pause="time.sleep(0.2)"))
         self.train_a_while(driver, backend)
         spec = backend.store.ledger.spec(driver.state.trials[0].jobs[0])
         gang = replace(
@@ -255,7 +255,7 @@ class TestSearchOnThisMachine(SearchContract):
     @pytest.mark.nightly
     def test_two_drivers_at_once_make_one_search(self, backend: Backend, begin: Begin) -> None:
         search_id = begin(pause="time.sleep(0.1)")
-        one, other = Driver(backend, search_id), Driver(backend, search_id)
+        one, other = SearchDriver(backend, search_id), SearchDriver(backend, search_id)
         self.wait(lambda: all([one.step(), other.step()]))
         _, state = look_up(backend.store, search_id)
         jobs = [job for trial in state.trials for job in trial.jobs]
@@ -265,7 +265,7 @@ class TestSearchOnThisMachine(SearchContract):
     def test_trials_that_always_fail_end_the_search_with_their_reason(
         self, backend: Backend, begin: Begin
     ) -> None:
-        driver = Driver(backend, begin(before="raise SystemExit('no such column: fare')"))
+        driver = SearchDriver(backend, begin(before="raise SystemExit('no such column: fare')"))
         ended = self.drive(driver)
         assert ended.trial == -1
         assert "trials failed" in ended.reason
@@ -275,14 +275,14 @@ class TestSearchOnThisMachine(SearchContract):
 
     def test_a_rank_that_is_killed_costs_the_trial_nothing(self, backend: Backend, begin: Begin) -> None:
         kill = "if epoch == 2 and not Path(sys.argv[3], 'k').exists(): Path(sys.argv[3], 'k').touch(); import os; os.kill(os.getpid(), 9)"
-        driver = Driver(
+        driver = SearchDriver(
             backend, begin(replace(SPEC, trials=2, rungs=(9,), retries=0), before=kill, max_restarts=1)
         )
         assert self.drive(driver).trial >= 0
         assert all(trial.failures == 0 for trial in driver.state.trials)
 
     def test_a_trial_that_a_person_cancels_is_dropped(self, backend: Backend, begin: Begin) -> None:
-        driver = Driver(backend, begin(replace(SPEC, trials=3, rungs=(9,)), pause="time.sleep(0.05)"))
+        driver = SearchDriver(backend, begin(replace(SPEC, trials=3, rungs=(9,)), pause="time.sleep(0.05)"))
         self.wait(lambda: (driver.step(), 0 in driver.state.running)[1])
         backend.cancel(driver.state.trials[0].jobs[0], why=by_command("ana"))
         assert self.drive(driver).trial > 0
@@ -290,9 +290,9 @@ class TestSearchOnThisMachine(SearchContract):
         assert "ana cancelled it" in driver.state.trials[0].reason
 
     def test_a_closed_search_ends_its_jobs(self, backend: Backend, begin: Begin) -> None:
-        driver = Driver(backend, begin(replace(SPEC, rungs=(9,)), before="time.sleep(600)"))
+        driver = SearchDriver(backend, begin(replace(SPEC, rungs=(9,)), before="time.sleep(600)"))
         self.wait(lambda: (driver.step(), len(driver.state.running) >= 2)[1])
-        Driver(backend, driver.search_id).close("ana cancelled it")
+        SearchDriver(backend, driver.search_id).close("ana cancelled it")
         assert self.drive(driver) == Ended(trial=-1, reason="ana cancelled it")
         assert set(jobs_of(backend, driver)) == {"cancelled"}
 
@@ -309,17 +309,17 @@ class TestSearchOnThisMachine(SearchContract):
         with monkeypatch.context() as patched:
             patched.setattr(backend, "submit", dies)
             with pytest.raises(Killed):
-                Driver(backend, search_id).step()
-        paused = Driver(backend, search_id)
+                SearchDriver(backend, search_id).step()
+        paused = SearchDriver(backend, search_id)
         paused.pause()
         assert paused.cancel("ana cancelled it")
-        assert self.drive(Driver(backend, search_id)) == Ended(trial=-1, reason="ana cancelled it")
+        assert self.drive(SearchDriver(backend, search_id)) == Ended(trial=-1, reason="ana cancelled it")
         assert self.jobs(backend) == []
 
     def test_the_results_of_a_search_are_where_a_later_one_begins(
         self, backend: Backend, begin: Begin, tmp_path: Path
     ) -> None:
-        driver = Driver(backend, begin(replace(SPEC, trials=4)))
+        driver = SearchDriver(backend, begin(replace(SPEC, trials=4)))
         self.drive(driver)
         results = tmp_path / "results"
         results.mkdir()
@@ -338,7 +338,7 @@ class TestSearchOnThisMachine(SearchContract):
     def test_a_metric_that_is_never_told_fails_the_search(self, backend: Backend, begin: Begin) -> None:
         said: list[str] = []
         space = {"rate": uniform(0, 1), "how": choice("a", "b")}
-        driver = Driver(
+        driver = SearchDriver(
             backend, begin(replace(SPEC, space=space, metric="f1"), pause="pass"), say=said.append
         )
         ended = self.drive(driver)
@@ -385,7 +385,7 @@ class TestSearchOnCluster(SearchContract):
             "store": lambda: store.kill(here),
             "API server": lambda: cluster.restart(here, "kube-apiserver"),
         }[name]
-        driver = Driver(backend, begin(replace(SPEC, trials=18), pause="time.sleep(0.5)"))
+        driver = SearchDriver(backend, begin(replace(SPEC, trials=18), pause="time.sleep(0.5)"))
         kills = 0
 
         def step() -> Ended | None:
@@ -401,7 +401,7 @@ class TestSearchOnCluster(SearchContract):
         told = [
             (event.trial, event.rung)
             for event in backend.store.search_events(driver.search_id).events
-            if event.what is What.REACHED
+            if event.what is EventKind.REACHED
         ]
         record_property(
             "a search whose store or API server is killed again and again",
@@ -422,7 +422,7 @@ def here() -> Iterator[Layout]:
         yield of
 
 
-def jobs_of(backend: Backend, driver: Driver) -> dict[str, int]:
+def jobs_of(backend: Backend, driver: SearchDriver) -> dict[str, int]:
     """How many jobs of a search ended in each state."""
     found: dict[str, int] = {}
     for status in backend.statuses([job for trial in driver.state.trials for job in trial.jobs]).values():
@@ -436,7 +436,7 @@ def starts(backend: Backend, job_id: str) -> Sequence[str]:
     return [line.split()[-1] for line in lines if line.startswith("[rank 0] from")]
 
 
-def _running(driver: Driver) -> list[str]:
+def _running(driver: SearchDriver) -> list[str]:
     return [driver.state.trials[number].jobs[-1] for number in driver.state.running]
 
 

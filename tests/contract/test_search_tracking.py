@@ -29,10 +29,10 @@ from muster.core.resources import Resources
 from muster.core.search import Search, SearchSpec
 from muster.core.settings import Settings
 from muster.core.space import uniform
-from muster.ext.search.driver import Driver
+from muster.ext.search.driver import SearchDriver
 from muster.ext.search.mlflow import helper
 from muster.ext.search.mlflow.reach import Beside, reach
-from muster.ext.search.mlflow.runs import Run, Runs
+from muster.ext.search.mlflow.runs import MlflowRun, MlflowRuns
 from muster.images.environment import Environments
 from muster.images.folders import find_image, image_folders, put_image
 from muster.volumes.folder import FolderStore
@@ -57,7 +57,7 @@ while epoch < epochs:
 """
 OWN = "import mlflow; mlflow.set_experiment('own') if OTHER else None; mlflow.log_params({'rate': rate, 'from': epoch})"
 
-Begin = Callable[..., Driver]
+Begin = Callable[..., SearchDriver]
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ def backend(settings: Settings) -> Iterator[Backend]:
 def begin(backend: Backend, settings: Settings) -> Begin:
     def start(
         image: str, track: str, say: Callable[[str], None], spec: SearchSpec = SPEC, **env: str
-    ) -> Driver:
+    ) -> SearchDriver:
         folder = find_image(image, image_folders(settings))
         digest = put_image(backend.store, folder)
         backend.runner.build(image, folder, digest, lambda _: None)
@@ -95,16 +95,16 @@ def begin(backend: Backend, settings: Settings) -> Begin:
             origin=Origin(instance="one", dag_id="hills", run_id="run-1", task_id="search"),
         )
         backend.store.begin_search("s-1", Search(spec=spec, trial=trial, began=time.time()))
-        return Driver(backend, "s-1", say=say)
+        return SearchDriver(backend, "s-1", say=say)
 
     return start
 
 
-def below(runs: list[Run], parent: Run) -> list[Run]:
+def below(runs: list[MlflowRun], parent: MlflowRun) -> list[MlflowRun]:
     return [run for run in runs if run.tags.get("mlflow.parentRunId") == parent.run_id]
 
 
-def in_tree(runs: Runs) -> tuple[Run, list[Run], list[Run]]:
+def in_tree(runs: MlflowRuns) -> tuple[MlflowRun, list[MlflowRun], list[MlflowRun]]:
     """The search's run, those of its trials by number, and all of the search."""
     found = runs.find("muster.search", "s-1")
     (parent,) = [run for run in found if "muster.trial" not in run.tags]
@@ -118,7 +118,7 @@ def test_the_runs_of_trials_are_below_the_search_and_a_scripts_own_below_its_tri
     driver = begin("train", OWN.replace("OTHER", "False"), said.append)
     eventually(lambda: (driver.step(), any(trial.values for trial in driver.state.trials))[1])
     driver.leave()  # as it does when it is killed
-    driver = Driver(backend, "s-1", say=said.append)
+    driver = SearchDriver(backend, "s-1", say=said.append)
     ended = eventually(driver.step)
     assert not [line for line in said if "MLflow" in line], said
     runs = reach(backend.runner.tracking(driver.search.trial))
@@ -187,13 +187,13 @@ def test_a_process_that_is_killed_while_it_makes_the_tables_leaves_none_half_mad
         eventually(lambda: database.with_name("mlflow.db.part").exists())
         killed.kill()
     assert not database.exists()
-    runs = Runs(Beside(python, variables), variables)
+    runs = MlflowRuns(Beside(python, variables), variables)
     assert runs.find("any", "tag") == []
     runs.close()
     assert {path.name for path in database.parent.iterdir()} == {"mlflow.db", "mlflow.db.lock"}
 
 
-def metrics(settings: Settings, run: Run) -> list[tuple[int, float]]:
+def metrics(settings: Settings, run: MlflowRun) -> list[tuple[int, float]]:
     import sqlite3
     from contextlib import closing
 

@@ -14,12 +14,12 @@ from tests.waiting import until
 
 from muster.core.cancelling import UNKNOWN
 from muster.core.comparison import key_of, task_key_of
-from muster.core.data import CHECKPOINTS, Input, Output
+from muster.core.data import CHECKPOINTS, Input, OutputTarget
 from muster.core.errors import BadOutput, Conflict, NotFound, SpecError, StoreError
 from muster.core.job import JobSpec, Role
 from muster.core.origin import Origin
 from muster.core.replica import Replica
-from muster.core.search import Event, EventPage, Search, SearchSpec, What
+from muster.core.search import Event, EventKind, EventPage, Search, SearchSpec
 from muster.core.series import Series
 from muster.core.space import choice, loguniform
 from muster.core.status import JobState, JobStatus
@@ -39,7 +39,7 @@ def make_spec(*, replicas=1, inputs=(), **outputs):
         image_digest=DIGEST,
         roles=(Role(replicas=replicas, entrypoint="etl:features"),),
         inputs={name: Input(versions=(version.pinned,)) for name, version in inputs},
-        outputs={name: Output(**target) for name, target in outputs.items()},
+        outputs={name: OutputTarget(**target) for name, target in outputs.items()},
         params={"month": "2013-01", "columns": ["a", "b"]},
     )
 
@@ -47,7 +47,9 @@ def make_spec(*, replicas=1, inputs=(), **outputs):
 def follows(version, *, name="features"):
     """A job whose output begins with a version, and must come next."""
     spec = make_spec(inputs=[("before", version)], **{name: {"volume": version.volume}})
-    return replace(spec, outputs={name: Output(volume=version.volume, after=version.number, base="before")})
+    return replace(
+        spec, outputs={name: OutputTarget(volume=version.volume, after=version.number, base="before")}
+    )
 
 
 def replaces(version, *numbers):
@@ -259,7 +261,7 @@ class StoreContract:
         run(store, "a-3", month, {"features": {"m": b"1"}})
         spec = replace(
             follows(first),
-            outputs={"features": Output(volume="flights/features", base="before", after=bad.number)},
+            outputs={"features": OutputTarget(volume="flights/features", base="before", after=bad.number)},
         )
         (made,) = run(store, "a-4", spec, {"features": {".muster-carried": b"a\n"}})["features"]
         assert contents(store.path(made.address)) == {"a": b"1"}
@@ -363,7 +365,7 @@ class StoreContract:
     @pytest.mark.parametrize(("after", "number"), [(None, 1), (3, 4), (3, 0), (3, True)])
     def test_only_what_was_there_before_is_replaced(self, after, number):
         with pytest.raises(SpecError, match="only versions up to"):
-            Output(volume="flights/features", after=after, retires=(number,))
+            OutputTarget(volume="flights/features", after=after, retires=(number,))
 
     def test_the_newest_versions_come_first_and_no_others(self, store, again):
         for n in range(5):
@@ -1337,9 +1339,9 @@ class StoreContract:
         assert again.searches() == ["s-2", "s-1"]
         assert again.search("s-1") == SEARCH
         assert store.search_events("s-1").events == ()
-        first = [Event(what=What.ASKED, at=1.0, trial=0, params={"rate": 0.1, "how": ["a", None]})]
+        first = [Event(what=EventKind.ASKED, at=1.0, trial=0, params={"rate": 0.1, "how": ["a", None]})]
         end = store.tell_search("s-1", first, after=0)
-        later = [Event(what=What.REACHED, at=2.0, trial=0, rung=0, value=value) for value in (None, 0.5)]
+        later = [Event(what=EventKind.REACHED, at=2.0, trial=0, rung=0, value=value) for value in (None, 0.5)]
         with pytest.raises(Conflict, match="has gone on"):
             again.tell_search("s-1", later, after=0)
         last = again.tell_search("s-1", later, after=end)
@@ -1357,7 +1359,7 @@ class StoreContract:
 
         def tell(number):
             try:
-                store.tell_search("s-1", [Event(what=What.ASKED, at=1.0, trial=number)], after=0)
+                store.tell_search("s-1", [Event(what=EventKind.ASKED, at=1.0, trial=number)], after=0)
             except Conflict:
                 return None
             return number

@@ -20,7 +20,15 @@ from tests.waiting import eventually
 from muster.backends.local.serving.folder import DeploymentFolder
 from muster.backends.releases.decision import Ending
 from muster.backends.releases.plan import Plan, Rules
-from muster.backends.releases.tokens import ENDED_KEPT, MOST_CLIENTS, Token, Tokens, digest_of, ended, made
+from muster.backends.releases.tokens import (
+    ENDED_KEPT,
+    MOST_CLIENTS,
+    ClientToken,
+    Tokens,
+    digest_of,
+    ended,
+    made,
+)
 from muster.backends.request_log import Predictions
 from muster.core.deployment import RequestLimits, RequestLog
 from muster.core.errors import NotFound, SpecError
@@ -53,7 +61,7 @@ class TokensContract(Lines):
         self, deployments: Any, spec: Any, name: str
     ) -> None:
         several = tuple(
-            Token(client=f"client-{number}", digest=digest_of(str(number)), made=1.0)
+            ClientToken(client=f"client-{number}", digest=digest_of(str(number)), made=1.0)
             for number in range(MOST_CLIENTS)
         )
         with pytest.raises(
@@ -61,7 +69,7 @@ class TokensContract(Lines):
         ):
             made(Tokens(tokens=several), "shop", "word", now=2.0)
         with pytest.raises(SpecError, match="expected a SHA-256 in hexadecimal"):
-            Token(client="shop", digest="zz", made=1.0)
+            ClientToken(client="shop", digest="zz", made=1.0)
         self.serve(deployments, spec(2))
         deployments.make_token(name, "shop")
         before = deployments.tokens(name).writes

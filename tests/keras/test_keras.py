@@ -11,7 +11,7 @@ from tests.keras.reference import SCRIPT, losses
 
 from muster.backends.base import Backend
 from muster.backends.local.place import MachinePlace
-from muster.core.data import Output
+from muster.core.data import OutputTarget
 from muster.core.job import JobSpec, Launcher, Role
 from muster.core.resources import Resources
 from muster.core.settings import Settings
@@ -40,7 +40,7 @@ def test_two_ranks_train_as_one(tmp_path: Path) -> None:
         launcher=Launcher.TENSORFLOW,
         roles=(role,),
         code=backend.store.put(SCRIPT.parent, [SCRIPT.name]),
-        outputs={"out": Output(volume="keras/out")},
+        outputs={"out": OutputTarget(volume="keras/out")},
         max_restarts=0,
     )
     backend.submit(job, job_id="keras-1")

@@ -44,9 +44,9 @@ import json, struct, sys
 from kserve.protocol.grpc import grpc_predict_v2_pb2 as messages
 from muster_serving import protocol
 from muster_serving.openapi import document
-from muster_serving.routes import Call
+from muster_serving.routes import ModelPath
 from muster_serving.rpc.messages import body_of
-from muster_serving.signature import Signature
+from muster_serving.signature import ModelSignature
 
 signature = Signature.parse(json.loads(sys.argv[1]))
 read = lambda body, length=None, verb="/infer": protocol.read(
@@ -93,12 +93,12 @@ import json, struct, sys
 import orjson, pyarrow.parquet as pq
 from pathlib import Path
 from muster_serving import spool
-from muster_serving.answer import Answer
+from muster_serving.answer import HttpAnswer
 from muster_serving.collect import collect
 from muster_serving.protocol import Question
-from muster_serving.request_log import LogOrder, RequestLog
-from muster_serving.routes import Call
-from muster_serving.signature import Signature
+from muster_serving.request_log import LogOrder, RequestLogWriter
+from muster_serving.routes import ModelPath
+from muster_serving.signature import ModelSignature
 
 document, root = json.loads(sys.argv[1]), Path(sys.argv[2])
 signature = Signature.parse(document)

@@ -19,15 +19,15 @@ import pyarrow.parquet as pq
 from kserve.protocol.grpc import grpc_predict_v2_pb2 as messages
 
 from muster_serving import protocol, spool
-from muster_serving.answer import Answer
+from muster_serving.answer import HttpAnswer
 from muster_serving.collect import collect
 from muster_serving.column import DATATYPES
 from muster_serving.errors import RequestError
 from muster_serving.protocol import Question
-from muster_serving.request_log import LogOrder, RequestLog
-from muster_serving.routes import Call
+from muster_serving.request_log import LogOrder, RequestLogWriter
+from muster_serving.routes import ModelPath
 from muster_serving.rpc import messages as messages_of
-from muster_serving.signature import Signature
+from muster_serving.signature import ModelSignature
 
 FORMS = (
     "v1",
@@ -128,7 +128,7 @@ def body_of(
     )
 
 
-def accepted(signature: Signature, body: bytes, form: str, length: int | None) -> dict[str, Any] | None:
+def accepted(signature: ModelSignature, body: bytes, form: str, length: int | None) -> dict[str, Any] | None:
     """What the server gives the model; None where it answers 400."""
     try:
         inputs, _, _ = protocol.read_request(signature, body, v1=form == "v1", json_length=length)
@@ -151,9 +151,9 @@ def answered(root: Path, rounds: int) -> dict[str, Any]:
     for nullable in (False, True):
         for tail in ([], [2]):
             written = document(nullable, tail)
-            signature, place = Signature.parse(written), root / f"{nullable}-{len(tail)}"
+            signature, place = ModelSignature.parse(written), root / f"{nullable}-{len(tail)}"
             (place / "out").mkdir(parents=True)
-            log = RequestLog(
+            log = RequestLogWriter(
                 LogOrder(folder=place, share=1.0), signature, name="m", revision="r1", model="m@1"
             )
             wanted = []
@@ -170,7 +170,7 @@ def answered(root: Path, rounds: int) -> dict[str, Any]:
                     total["forms"][form] += 1
                     wanted.append((kind, columns[kind], arrays[kind]))
                     v1 = form == "v1"
-                    log.keep(Question(Call("", ":predict" if v1 else "/infer"), *sent), answer(v1))
+                    log.keep(Question(ModelPath("", ":predict" if v1 else "/infer"), *sent), answer(v1))
             log.close()
             told = collect(sorted(place.glob("*" + spool.SUFFIX)), None, place / "out")
             rows = [
@@ -191,13 +191,13 @@ def good(kind: str) -> Any:
     return "a" if kind == "BYTES" else True if kind == "BOOL" else 1
 
 
-def answer(v1: bool) -> Answer:
+def answer(v1: bool) -> HttpAnswer:
     tensors = [
         {"name": "y", "datatype": "FP32", "shape": [1], "data": [2]},
         {"name": "n", "datatype": "INT64", "shape": [1], "data": [3]},
     ]
     said = {"predictions": [{"y": 2, "n": 3}]} if v1 else {"model_name": "m", "outputs": tensors}
-    return Answer(200, json.dumps(said).encode(), ())
+    return HttpAnswer(200, json.dumps(said).encode(), ())
 
 
 def bad(root: Path) -> dict[str, Any]:
@@ -218,7 +218,7 @@ def bad(root: Path) -> dict[str, Any]:
     first = json.dumps(head).encode() + b"\n"
 
     def frame(name: str, body: bytes) -> bytes:
-        asked = Question(Call("", ":predict"), body)
+        asked = Question(ModelPath("", ":predict"), body)
         return spool.Frame.of(name, 1.0, asked, answer(True), client=False).written()
 
     def asked(x: int) -> bytes:

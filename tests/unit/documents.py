@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import muster
-from muster.core.data import Input, Output, Pinned
+from muster.core.data import Input, OutputTarget, Pinned
 from muster.core.space import Dimension
 from muster.core.wire import SCHEMA_VERSION, written
 
@@ -68,7 +68,7 @@ VALID: Mapping[str, Mapping[str, Any]] = {
             "checkpoints": Input(versions=(Pinned(address=ADDRESS, digest=DIGEST),), path="checkpoints/3"),
             "rows": Input(versions=(Pinned(address=ADDRESS, digest=DIGEST),), many=True),
         },
-        "outputs": {"model": Output(volume="raw/model", partition="*")},
+        "outputs": {"model": OutputTarget(volume="raw/model", partition="*")},
         "params": {"rate": 0.1, "names": ["a", None]},
         "env": {"A": "1"},
         "metric_pattern": r"(?P<epoch>\d+)",
@@ -92,7 +92,7 @@ VALID: Mapping[str, Mapping[str, Any]] = {
         "until": "names",  # a param of the JobSpec above
     },
     "SecretRef": {"source": "environment"},
-    "Token": {"digest": "ab" * 32},
+    "ClientToken": {"digest": "ab" * 32},
     "Workers": {"stream": False},  # beside it stand batch, and the log of a DeploymentSpec
     "SmokeRequest": {"expect": {"probability": {"min": 0.5}}},
 }

@@ -33,7 +33,7 @@ from tests.unit.documents import (
 )
 
 from muster.airflow.attempts.attempt import Attempt
-from muster.airflow.embedded.asked import Notes
+from muster.airflow.embedded.asked import RequestNotes
 from muster.core import wire
 from muster.core.errors import Corrupt, SpecError
 from muster.volumes.commit import read_plan
@@ -255,7 +255,7 @@ def test_the_plan_of_a_commit_of_a_later_release_is_refused_by_name(tmp_path: Pa
 
 
 def test_the_note_of_a_run_of_a_later_release_is_refused_by_name(tmp_path: Path) -> None:
-    notes = Notes(tmp_path)
+    notes = RequestNotes(tmp_path)
     (tmp_path / "r.asked").write_text(json.dumps({"run_id": "r", "dag_id": "d", "params": {}, "later": 1}))
     with pytest.raises(SpecError, match=r"r\.asked: Asked: unknown field 'later'.*or delete the file"):
         notes.left("d")

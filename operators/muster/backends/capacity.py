@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from muster.backends.forecast import Outlook
+    from muster.backends.forecast import Competition
     from muster.core.job import JobSpec
 
 NO_CLASS = "-"
@@ -64,7 +64,7 @@ class Gpus:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class QueuePlace:
     """Where in its queue a job waits. :param number: from 1."""
 
     number: int
@@ -72,7 +72,7 @@ class Place:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Waiting:
+class WaitingJob:
     """A job that waits in a queue.
 
     :param job_id: None where what waits is not a job of muster.
@@ -91,7 +91,7 @@ class Waiting:
     namespace: str = ""
     title: str = ""
     job_id: str | None = None
-    place: Place | None = None
+    place: QueuePlace | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,7 +115,7 @@ class Queues:
     """Every queue, and what waits: queue by queue, the next to leave it first."""
 
     lines: tuple[Line, ...]
-    waiting: tuple[Waiting, ...]
+    waiting: tuple[WaitingJob, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,7 +132,7 @@ class Part:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Held:
+class HeldResources:
     """What a job has of one node now. :param gpus: its cards there; `which` are their numbers, where these are known."""
 
     node: str
@@ -152,10 +152,10 @@ class Capacity(Protocol):
     def parts(self, job_id: str) -> tuple[Part, ...]:
         """Return what of a job runs now, in the order of its ranks; nothing of one that does not run."""
 
-    def held(self, job_ids: Collection[str]) -> Mapping[str, tuple[Held, ...]]:
+    def held(self, job_ids: Collection[str]) -> Mapping[str, tuple[HeldResources, ...]]:
         """Return what each of these jobs has now, node by node; one that has nothing is left out."""
 
-    def outlook(self, jobs: Sequence[JobSpec] = ()) -> Outlook:
+    def outlook(self, jobs: Sequence[JobSpec] = ()) -> Competition:
         """Return what jobs compete for here, which do now, and what each of `jobs` would take.
 
         :raises Forbidden: the queues may not be read.

@@ -1,6 +1,6 @@
 """Forecasts when jobs start, by simulating the queue many times with durations of earlier runs.
 
-Pure: an :class:`Outlook` and planned jobs go in, quantiles of starts and ends come out. Each simulation draws one
+Pure: an :class:`Competition` and planned jobs go in, quantiles of starts and ends come out. Each simulation draws one
 duration for every job. It ignores faults, jobs that are submitted later, and which node has room for which pod.
 """
 
@@ -69,7 +69,7 @@ class TaskCost:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outlook:
+class Competition:
     """What jobs of one place compete for, and which jobs compete now.
 
     :param pools: the total of each pool by name: a resource, a team's quota, a class of nodes.
@@ -147,7 +147,7 @@ def durations(ledger: Ledger, *, newest: int = NEWEST) -> Mapping[str, Sequence[
 
 def forecast(
     planned: Sequence[Demand],
-    outlook: Outlook,
+    outlook: Competition,
     durations: Mapping[str, Sequence[float]],
     *,
     now: float,
@@ -194,7 +194,7 @@ def _draw(demand: Demand, history: Sequence[float], dice: random.Random, now: fl
     return history[dice.randrange(longer, len(history))] - ran
 
 
-def _ahead(planned: Demand, outlook: Outlook) -> tuple[str, ...]:
+def _ahead(planned: Demand, outlook: Competition) -> tuple[str, ...]:
     own = [
         each
         for each in outlook.waiting
@@ -215,7 +215,7 @@ class _Play:
     """
 
     def __init__(
-        self, planned: Sequence[Demand], outlook: Outlook, drawn: Sequence[float], now: float
+        self, planned: Sequence[Demand], outlook: Competition, drawn: Sequence[float], now: float
     ) -> None:
         self._outlook = outlook
         self._jobs = (*outlook.running, *outlook.waiting, *planned)

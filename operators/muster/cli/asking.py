@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from muster.core.errors import SpecError
 
 if TYPE_CHECKING:
-    from muster.airflow.embedded.result import Question
+    from muster.airflow.embedded.result import Approval
 
 
 class Asking:
@@ -21,14 +21,14 @@ class Asking:
 
     def __init__(self, show: Callable[[str], None]) -> None:
         self._show = show
-        self._asked: Question | None = None
+        self._asked: Approval | None = None
 
     @property
     def possible(self) -> bool:
         """Whether a person may be there."""
         return sys.stdin is not None and sys.stdin.isatty()
 
-    def __call__(self, question: Question) -> tuple[str, ...] | None:
+    def __call__(self, question: Approval) -> tuple[str, ...] | None:
         """Return the options chosen, once a line names them."""
         if question is not self._asked:
             self._asked = question

@@ -18,7 +18,7 @@ from muster.core.wire import plain
 
 if TYPE_CHECKING:
     from muster.backends.releases.deployments import Deployments
-    from muster.backends.releases.figures import Figures, Seen
+    from muster.backends.releases.figures import DeploymentSample, Figures
     from muster.core.deployment import DeploymentStatus, Revision
 
 WINDOW_SECONDS = 10.0
@@ -49,7 +49,7 @@ def list_deployments(*, watch: Watch = False, as_json: Json = False) -> None:
             _show_list(found)
 
 
-def _show_list(found: list[Seen]) -> None:
+def _show_list(found: list[DeploymentSample]) -> None:
     table = Table(
         ["deployment", "state", "serves", "under way", ">requests", ">errors", ">p95", "since", "url"]
     )
@@ -102,7 +102,7 @@ def tell_unread(name: str) -> None:
         )
 
 
-def _show_one(seen: Seen) -> None:
+def _show_one(seen: DeploymentSample) -> None:
     status = seen.status
     say(typer.style(safe(status.name), bold=True))
     fields(
@@ -299,9 +299,9 @@ def retire(name: Name) -> None:
     note(f"{name} no longer answers")
 
 
-def _looks(look: Callable[[], list[Seen]], *, watch: bool) -> Iterator[list[Seen]]:
+def _looks(look: Callable[[], list[DeploymentSample]], *, watch: bool) -> Iterator[list[DeploymentSample]]:
     """Yield one reading, or one each second with the figures of the last seconds."""
-    earlier: list[tuple[float, dict[str, Seen]]] = []
+    earlier: list[tuple[float, dict[str, DeploymentSample]]] = []
     while True:
         now, found = time.monotonic(), look()
         if not watch:
@@ -349,7 +349,7 @@ def _by() -> str:
     return f"{person()} at the command line"
 
 
-def _document(seen: Seen) -> dict[str, Any]:
+def _document(seen: DeploymentSample) -> dict[str, Any]:
     status: dict[str, Any] = plain(seen.status)
     return {**status, "figures": plain(seen.figures)}
 

@@ -18,7 +18,7 @@ EVENTS = "events.out.tfevents."
 EVERY_SECONDS = 5.0  # as often as TensorBoard itself looks for more
 
 
-class Following:
+class EventFollower:
     """A thread that looks every few seconds until the job has ended, as long as the context lasts.
 
     :param folder: where the copies go, ``REPLICA/OUTPUT/…`` below it.

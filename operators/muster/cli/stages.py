@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.table import Table
 
-    from muster.airflow.embedded.result import Instance, Listener, Question, Stage
+    from muster.airflow.embedded.result import Approval, Instance, Listener, Stage
     from muster.core.status import JobStatus
 
 WAITING, RUNNING = "waiting", "running"
@@ -154,7 +154,7 @@ class LiveView:
         """Whether a person is before the terminal."""
         return self._asking.possible
 
-    def answer(self, question: Question) -> tuple[str, ...] | None:
+    def answer(self, question: Approval) -> tuple[str, ...] | None:
         """Ask in place of the table, which would be drawn over what is typed."""
         self._live.stop()
         chosen = self._asking(question)

@@ -37,7 +37,7 @@ def tensorboard(
 
     A running job's curves grow as its ranks write event files into an output.
     """
-    from muster.cli.event_files import Following
+    from muster.cli.event_files import EventFollower
 
     store = open_store()
     job_id = find_newest(store.ledger, shown) if shown and _names_a_job(store, shown) else None
@@ -56,7 +56,7 @@ def tensorboard(
         for name, path in runs.items():
             (folder / name).symlink_to(path)
         if job_id is not None and follows:
-            opened.enter_context(Following(store, job_id, folder / job_id))
+            opened.enter_context(EventFollower(store, job_id, folder / job_id))
             note(f"{job_id} goes on: its curves are looked at every few seconds")
         else:
             note(f"{len(runs)} run{'s' * (len(runs) != 1)}: {safe(', '.join(runs))}")

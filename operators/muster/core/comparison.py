@@ -49,7 +49,7 @@ _IMMATERIAL: Mapping[str, Any] = {
 _SOMEWHERE = pinned("somewhere", 1)
 
 
-class What(str, Enum):
+class DifferenceKind(str, Enum):
     """The kinds of difference. `SHAPE` is what runs in how many processes, `RESOURCES` what each is given."""
 
     CODE = "code"
@@ -65,7 +65,7 @@ class What(str, Enum):
 class Difference:
     """One thing that differs, in words: ``epochs 4 → 5``."""
 
-    what: What
+    what: DifferenceKind
     text: str
 
     def __str__(self) -> str:
@@ -105,7 +105,7 @@ def differences(then: JobSpec, now: JobSpec, changed: Sequence[str] | None = ())
 
     :param changed: the files of its code that changed; None if that is unknown.
     """
-    found = [Difference(What.CODE, text) for text in [files_changed(changed)] if text]
+    found = [Difference(DifferenceKind.CODE, text) for text in [files_changed(changed)] if text]
     before, here = essence(then), essence(now)
     for field in dataclasses.fields(JobSpec):
         if not _same(getattr(before, field.name), getattr(here, field.name)):
@@ -137,19 +137,21 @@ def _same(then: object, now: object) -> bool:
 
 
 def _other(name: str, then: JobSpec, now: JobSpec) -> Iterator[Difference]:
-    yield Difference(What.OTHER, f"{name} {_value(getattr(then, name))} → {_value(getattr(now, name))}")
+    yield Difference(
+        DifferenceKind.OTHER, f"{name} {_value(getattr(then, name))} → {_value(getattr(now, name))}"
+    )
 
 
 def _image(_: str, then: JobSpec, now: JobSpec) -> Iterator[Difference]:
     if then.image != now.image:
-        yield Difference(What.IMAGE, f"image {then.image} → {now.image}")
+        yield Difference(DifferenceKind.IMAGE, f"image {then.image} → {now.image}")
     else:
-        yield Difference(What.IMAGE, f"image {now.image} has another lock")
+        yield Difference(DifferenceKind.IMAGE, f"image {now.image} has another lock")
 
 
 def _interpreter(_: str, then: JobSpec, now: JobSpec) -> Iterator[Difference]:
     told = f"{_environment(then.interpreter)} → {_environment(now.interpreter)}"
-    yield Difference(What.IMAGE, f"interpreter of image {now.image}: {told}")
+    yield Difference(DifferenceKind.IMAGE, f"interpreter of image {now.image}: {told}")
 
 
 def _environment(interpreter: Interpreter | None) -> str:
@@ -157,7 +159,7 @@ def _environment(interpreter: Interpreter | None) -> str:
 
 
 def _launcher(_: str, then: JobSpec, now: JobSpec) -> Iterator[Difference]:
-    yield Difference(What.OTHER, f"launcher {then.launcher.value} → {now.launcher.value}")
+    yield Difference(DifferenceKind.OTHER, f"launcher {then.launcher.value} → {now.launcher.value}")
 
 
 def _inputs(_: str, then: JobSpec, now: JobSpec) -> Iterator[Difference]:
@@ -170,7 +172,7 @@ def _inputs(_: str, then: JobSpec, now: JobSpec) -> Iterator[Difference]:
                 (before.many, before.path, _contents(before)), (here.many, here.path, _contents(here))
             )
         ):
-            yield Difference(What.INPUT, f"input {name}: {_arrow(_given(before), _given(here))}")
+            yield Difference(DifferenceKind.INPUT, f"input {name}: {_arrow(_given(before), _given(here))}")
 
 
 def _given(given: Input | None) -> str:
@@ -195,13 +197,13 @@ def _params(_: str, then: JobSpec, now: JobSpec) -> Iterator[Difference]:
             [then.params[name]] if name in then.params else None,
             [now.params[name]] if name in now.params else None,
         ):
-            yield Difference(What.PARAM, f"{name} {_items(then.params, now.params, name)}")
+            yield Difference(DifferenceKind.PARAM, f"{name} {_items(then.params, now.params, name)}")
 
 
 def _named(kind: str, then: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[Difference]:
     for name in sorted({*then, *now}):
         if _item(then, name) != _item(now, name) or then.get(name) != now.get(name):
-            yield Difference(What.OTHER, f"{kind} {name} {_items(then, now, name)}")
+            yield Difference(DifferenceKind.OTHER, f"{kind} {name} {_items(then, now, name)}")
 
 
 def _items(then: Mapping[str, Any], now: Mapping[str, Any], name: str) -> str:
@@ -246,26 +248,30 @@ def _outputs(_: str, then: JobSpec, now: JobSpec) -> Iterator[Difference]:
     for name in sorted({*before, *here}):
         if before.get(name) != here.get(name):
             yield Difference(
-                What.OTHER, f"output {name}: {before.get(name, 'none')} → {here.get(name, 'none')}"
+                DifferenceKind.OTHER, f"output {name}: {before.get(name, 'none')} → {here.get(name, 'none')}"
             )
 
 
 def _roles(_: str, then: JobSpec, now: JobSpec) -> Iterator[Difference]:
     names, before = [role.name for role in now.roles], [role.name for role in then.roles]
     if names != before:
-        yield Difference(What.SHAPE, f"roles {', '.join(before)} → {', '.join(names)}")
+        yield Difference(DifferenceKind.SHAPE, f"roles {', '.join(before)} → {', '.join(names)}")
         return
     for old, new in zip(then.roles, now.roles, strict=True):
         label = f"{new.name}: " if len(now.roles) > 1 else ""
         if (old.entrypoint, old.command) != (new.entrypoint, new.command):
-            yield Difference(What.SHAPE, f"{label}{_word(old)} → {_word(new)}")
+            yield Difference(DifferenceKind.SHAPE, f"{label}{_word(old)} → {_word(new)}")
         for field in ("replicas", "ranks"):
             if getattr(old, field) != getattr(new, field):
-                yield Difference(What.SHAPE, f"{label}{field} {getattr(old, field)} → {getattr(new, field)}")
+                yield Difference(
+                    DifferenceKind.SHAPE, f"{label}{field} {getattr(old, field)} → {getattr(new, field)}"
+                )
         for each in dataclasses.fields(new.resources):
             given, wanted = getattr(old.resources, each.name), getattr(new.resources, each.name)
             if given != wanted:
-                yield Difference(What.RESOURCES, f"{label}{each.name} {_amount(given)} → {_amount(wanted)}")
+                yield Difference(
+                    DifferenceKind.RESOURCES, f"{label}{each.name} {_amount(given)} → {_amount(wanted)}"
+                )
 
 
 def _word(role: Role) -> str:

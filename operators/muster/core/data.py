@@ -50,7 +50,7 @@ class Input:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Output:
+class OutputTarget:
     """Where the files that a job writes under one output name are committed.
 
     :param partition: the partition of the new version; ``"*"`` commits every top-level folder that the job

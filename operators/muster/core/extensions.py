@@ -78,16 +78,17 @@ class Extension:
 
 def extensions() -> Mapping[str, Extension]:
     """Return every installed extension by its name, sorted. One that cannot be loaded is among :func:`problems`."""
-    return _found()[0]
+    return find()[0]
 
 
 def problems() -> tuple[str, ...]:
     """Return why an extension that is installed cannot be used, or a part of it that :func:`used` was asked for."""
-    return tuple(_found()[1])
+    return tuple(find()[1])
 
 
 @cache
-def _found() -> tuple[Mapping[str, Extension], dict[str, None]]:
+def find() -> tuple[Mapping[str, Extension], dict[str, None]]:
+    """Return every installed extension by its name, and why others cannot be used: found once in a process."""
     found: dict[str, Extension] = {}
     wrong: dict[str, None] = {}
     for name, place in sorted(_entries()):
@@ -116,7 +117,7 @@ def used(what: Callable[[Extension], Iterable[str]]) -> Iterator[Any]:
             try:
                 found = load(place)
             except Exception as error:  # as above
-                _found()[1][_problem(name, place, error)] = None
+                find()[1][_problem(name, place, error)] = None
             else:
                 yield found
 

@@ -11,7 +11,7 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Any
 
-from muster.core.data import CHECKPOINTS, EVERY_PARTITION, RESERVED, Input, Output, Pinned
+from muster.core.data import CHECKPOINTS, EVERY_PARTITION, RESERVED, Input, OutputTarget, Pinned
 from muster.core.errors import SpecError
 from muster.core.names import (
     check_digest,
@@ -205,7 +205,7 @@ class JobSpec:
     launcher: Launcher = Launcher.PLAIN
     code: str | None = None
     inputs: Mapping[str, Input] = field(default_factory=dict)
-    outputs: Mapping[str, Output] = field(default_factory=dict)
+    outputs: Mapping[str, OutputTarget] = field(default_factory=dict)
     params: Mapping[str, Any] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
     secrets: Mapping[str, SecretRef] = field(default_factory=dict)

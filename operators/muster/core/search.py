@@ -178,7 +178,7 @@ class Search:
         return replace(self.trial, params={**given, **params}, follows=follows)
 
 
-class What(str, Enum):
+class EventKind(str, Enum):
     """The kinds of event in a search."""
 
     ASKED = "asked"
@@ -207,7 +207,7 @@ class Event:
     :param at: seconds since the epoch.
     """
 
-    what: What
+    what: EventKind
     at: float
     trial: int = -1
     params: Mapping[str, Any] = field(default_factory=dict)

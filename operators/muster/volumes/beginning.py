@@ -6,17 +6,17 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 from muster.core.address import Address, Select
-from muster.core.data import Input, Output
+from muster.core.data import Input, OutputTarget
 from muster.core.errors import Corrupt, NotFound
 from muster.volumes.base import Version
-from muster.volumes.protocols import Versions
+from muster.volumes.protocols import VersionStore
 
 _PAGE = 50
 
 
 def begin_with_last(
-    store: Versions, volume: str, partition: str | None, *, name: str
-) -> tuple[Input, Output]:
+    store: VersionStore, volume: str, partition: str | None, *, name: str
+) -> tuple[Input, OutputTarget]:
     """Return an input with the last version that is not retired, and an output that begins with it and comes after all there are.
 
     :param name: the input's. :raises Corrupt: all that are left are damaged: what begins anew there could be less than what is lost.
@@ -27,12 +27,12 @@ def begin_with_last(
     if after and version is None:
         _refuse_damage(store, volume, newest=after)
     given = Input(versions=() if version is None else (version.pinned,), many=True)
-    return given, Output(volume=volume, partition=partition, after=after, base=name)
+    return given, OutputTarget(volume=volume, partition=partition, after=after, base=name)
 
 
 def replace_last(
-    store: Versions, volume: str, partition: str | None, *, name: str, keep: int | None
-) -> tuple[Version, Output] | None:
+    store: VersionStore, volume: str, partition: str | None, *, name: str, keep: int | None
+) -> tuple[Version, OutputTarget] | None:
     """Return the last version that is not retired, and an output that begins with it and whose commit retires it; None where there is none.
 
     :param name: the name of the input with that version.
@@ -47,10 +47,12 @@ def replace_last(
             break
     older = [] if keep is None else list(_live(store, volume, partition, before=base.number))[keep:]
     numbers = sorted([base.number, *(version.number for version in older if not version.pins)])
-    return base, Output(volume=volume, partition=partition, after=after, base=name, retires=tuple(numbers))
+    return base, OutputTarget(
+        volume=volume, partition=partition, after=after, base=name, retires=tuple(numbers)
+    )
 
 
-def last_live(store: Versions, volume: str, partition: str | None) -> Version | None:
+def last_live(store: VersionStore, volume: str, partition: str | None) -> Version | None:
     """Return the newest version of a volume's partition that is not retired; None where there is none."""
     if partition is None:
         return next(_live(store, volume, partition), None)
@@ -59,7 +61,7 @@ def last_live(store: Versions, volume: str, partition: str | None) -> Version | 
     return None
 
 
-def _refuse_damage(store: Versions, volume: str, *, newest: int) -> None:
+def _refuse_damage(store: VersionStore, volume: str, *, newest: int) -> None:
     """Raise Corrupt for the newest version up to a number that is damaged and not retired."""
     for number in range(newest, 0, -1):
         with suppress(NotFound):  # deleted, or retired and damaged
@@ -67,7 +69,7 @@ def _refuse_damage(store: Versions, volume: str, *, newest: int) -> None:
 
 
 def _live(
-    store: Versions, volume: str, partition: str | None, *, before: int | None = None
+    store: VersionStore, volume: str, partition: str | None, *, before: int | None = None
 ) -> Iterator[Version]:
     while page := store.newest(volume, limit=_PAGE, before=before, partition=partition):
         for version in page:

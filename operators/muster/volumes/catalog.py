@@ -188,7 +188,7 @@ class Catalog:
         return whole[1]
 
     def record(self, address: str) -> Record:
-        """See :meth:`muster.volumes.protocols.Versions.record`."""
+        """See :meth:`muster.volumes.protocols.VersionStore.record`."""
         wanted = Address.parse(address)
         if wanted.value.isdigit():
             return self.record_of(wanted.volume, int(wanted.value))
@@ -196,11 +196,11 @@ class Catalog:
         return self.record_of(version.volume, version.number)
 
     def records(self, addresses: Sequence[str]) -> list[Record]:
-        """See :meth:`muster.volumes.protocols.Versions.records`."""
+        """See :meth:`muster.volumes.protocols.VersionStore.records`."""
         return [self.record(address) for address in addresses]
 
     def manifest(self, address: str) -> Listing:
-        """See :meth:`muster.volumes.protocols.Versions.manifest`."""
+        """See :meth:`muster.volumes.protocols.VersionStore.manifest`."""
         record = self.record(address)
         return open_manifest(self._layout.version(record.volume, record.number) / "MANIFEST")
 

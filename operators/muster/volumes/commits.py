@@ -12,7 +12,7 @@ from itertools import product
 from pathlib import Path
 
 from muster.core.address import Address, pinned
-from muster.core.data import EVERY_PARTITION, Output
+from muster.core.data import EVERY_PARTITION, OutputTarget
 from muster.core.errors import BadOutput, Conflict, MusterError, NotFound
 from muster.core.job import JobSpec
 from muster.core.names import check_note
@@ -54,7 +54,7 @@ class Following:
             if output.after is not None:
                 self._check(output, numbers.get(name))
 
-    def _check(self, output: Output, own: int | None) -> None:
+    def _check(self, output: OutputTarget, own: int | None) -> None:
         assert output.after is not None
         volume = output.volume
         # Those below its own by name: a listing may be late.
@@ -68,19 +68,19 @@ class Following:
                     f"{self._expected(output)}, and job {other} commits {pinned(volume, number)} now: {_AGAIN}"
                 )
 
-    def _elsewhere(self, output: Output, above: Sequence[int]) -> set[int]:
+    def _elsewhere(self, output: OutputTarget, above: Sequence[int]) -> set[int]:
         """The numbers of other partitions, where there are too many to read each: the first version of a partition has after=0, so every number is above it."""
         if len(above) < partitions.MOST_UNREAD:
             return set()
         known = self._catalog.partitions(output.volume)
         return {number for number, partition in known.items() if partition != output.partition}
 
-    def _expected(self, output: Output) -> str:
+    def _expected(self, output: OutputTarget) -> str:
         after = f"after {pinned(output.volume, output.after)}" if output.after else "the first of its volume"
         where = "" if output.partition is None else f", partition {output.partition}"
         return f"the new version of {output.volume}{where} was to come {after}"
 
-    def _rival(self, output: Output, number: int) -> str:
+    def _rival(self, output: OutputTarget, number: int) -> str:
         """Return the job that may yet commit a number of the same partition; empty if none does."""
         job_id = holder(self._layout.version(output.volume, number))
         if job_id is None:

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from muster.volumes.fsck import Progress, Report
 
 
-class Versions(Protocol):
+class VersionStore(Protocol):
     """Immutable directories by volume and number."""
 
     def resolve(self, address: str) -> tuple[Version, ...]:
@@ -379,7 +379,7 @@ class Upkeep(Protocol):
         young_days: float = 0.0,
         checkpoint_days: float = 7.0,
     ) -> Plan:
-        """Return what :meth:`collect` would delete now; see :class:`muster.volumes.retention.Rules`.
+        """Return what :meth:`collect` would delete now; see :class:`muster.volumes.retention.RetentionRules`.
 
         :raises Corrupt: the store is damaged, so gc deletes nothing.
         """
@@ -410,7 +410,7 @@ class Upkeep(Protocol):
         """Note that jobs without a task were just looked for, and ended; fsck and gc are noted by themselves."""
 
 
-class Store(Versions, Snapshots, Makings, Attempts, Searches, Upkeep, Protocol):
+class Store(VersionStore, Snapshots, Makings, Attempts, Searches, Upkeep, Protocol):
     """A whole store; its ledger is an attribute."""
 
     @property

@@ -17,7 +17,7 @@ from muster.volumes.held import CHECKPOINT_DAYS, DAY_SECONDS
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rules:
+class RetentionRules:
     """What garbage collection keeps.
 
     :param volumes: delete only versions of these volumes, and nothing that belongs to no volume. Every version of
@@ -50,7 +50,7 @@ class Rules:
 
 def why_kept(
     live: Mapping[str, Version],
-    rules: Rules,
+    rules: RetentionRules,
     *,
     damaged: Collection[str] = (),
     used: Mapping[str, float] | None = None,

@@ -116,7 +116,7 @@ class _Key(NamedTuple):
     run_id: str
 
 
-class _Seen(NamedTuple):
+class _TimedStage(NamedTuple):
     """A stage with the times of its part of the run; `last` is when its newest job was submitted, or it ended without."""
 
     stage: RunStage
@@ -231,7 +231,7 @@ def _seen(
     jobs: Mapping[_Key, Sequence[str]],
     ends: Mapping[_Key, Sequence[TaskEnd]],
     chosen: Sequence[_Key],
-) -> Iterator[list[_Seen]]:
+) -> Iterator[list[_TimedStage]]:
     """Yield the stages of each chosen run; of all of them specs and statuses are asked for at once."""
     asked = [job_id for key in chosen for job_id in jobs.get(key, ())]
     specs = store.ledger.specs(asked)
@@ -279,7 +279,7 @@ def of_jobs(jobs: Iterable[tuple[JobSpec, JobStatus]], ends: Iterable[TaskEnd] =
 
 def _of_run(
     tried: Sequence[tuple[JobSpec, JobStatus]], ends: Sequence[TaskEnd], store: Store | None = None
-) -> list[_Seen]:
+) -> list[_TimedStage]:
     """Return the stages of a run by its jobs, oldest first, and its tasks without one, newest first."""
     stages: dict[tuple[str, int], list[tuple[JobSpec, JobStatus]]] = defaultdict(list)
     searches: dict[tuple[str, int], list[tuple[JobSpec, JobStatus]]] = defaultdict(list)
@@ -299,8 +299,8 @@ def _of_run(
 
 
 def _of_ends(
-    store: Store | None, ends: Sequence[TaskEnd], tried: Mapping[tuple[str, int], _Seen]
-) -> dict[tuple[str, int], _Seen]:
+    store: Store | None, ends: Sequence[TaskEnd], tried: Mapping[tuple[str, int], _TimedStage]
+) -> dict[tuple[str, int], _TimedStage]:
     """Return the stages whose end is told by no job, by task: those without one, and those that tell more than theirs."""
     newest: dict[tuple[str, int], TaskEnd] = {}
     for end in reversed(ends):
@@ -322,7 +322,7 @@ def tells_more(end: TaskEnd, *, state: JobState, submitted: float) -> bool:
     return end.at >= submitted and (failed or bool(end.kept_of))
 
 
-def _of_end(end: TaskEnd, record: Record | None, tried: _Seen | None) -> _Seen:
+def _of_end(end: TaskEnd, record: Record | None, tried: _TimedStage | None) -> _TimedStage:
     origin, failed = end.origin, end.state is JobState.FAILED
     known: dict[str, Any] = {
         "state": end.state,
@@ -340,8 +340,8 @@ def _of_end(end: TaskEnd, record: Record | None, tried: _Seen | None) -> _Seen:
             task_id=origin.task_id, map_index=origin.map_index, seconds=max(0.0, end.at - end.began), **known
         )
     if tried is None:
-        return _Seen(stage, end.began, end.at, end.at)
-    return _Seen(replace(stage, jobs=tried.stage.jobs), tried.began, end.at, end.at)
+        return _TimedStage(stage, end.began, end.at, end.at)
+    return _TimedStage(replace(stage, jobs=tried.stage.jobs), tried.began, end.at, end.at)
 
 
 def _first(end: TaskEnd) -> str:
@@ -349,7 +349,7 @@ def _first(end: TaskEnd) -> str:
     return next((address for addresses in end.outputs.values() for address in addresses), "")
 
 
-def _of_ledger(tries: Sequence[tuple[JobSpec, JobStatus]]) -> _Seen:
+def _of_ledger(tries: Sequence[tuple[JobSpec, JobStatus]]) -> _TimedStage:
     """Return the stage that these jobs tried, oldest first."""
     spec, status = tries[-1]
     metrics = status.result.metrics if status.result else {}
@@ -362,10 +362,10 @@ def _of_ledger(tries: Sequence[tuple[JobSpec, JobStatus]]) -> _Seen:
         versions=status.result.outputs if status.result else {},
         verdict=status.verdict.line if status.verdict else "",
     )
-    return _Seen(stage, tries[0][1].submitted, status.ended, status.submitted)
+    return _TimedStage(stage, tries[0][1].submitted, status.ended, status.submitted)
 
 
-def _of_search(trials: Sequence[tuple[JobSpec, JobStatus]]) -> _Seen:
+def _of_search(trials: Sequence[tuple[JobSpec, JobStatus]]) -> _TimedStage:
     """Return the stage that these trials' jobs belong to, as long as its task has not ended."""
     spec, newest = trials[-1]
     going_on = [status for _, status in trials if not status.state.ended]
@@ -377,7 +377,7 @@ def _of_search(trials: Sequence[tuple[JobSpec, JobStatus]]) -> _Seen:
         search_id=newest.owner or "",
         line=f"{len({each.origin.trial for each, _ in trials})} trials so far, {len(going_on)} of them running: muster search show",
     )
-    return _Seen(stage, trials[0][1].submitted, None if going_on else newest.ended, newest.submitted)
+    return _TimedStage(stage, trials[0][1].submitted, None if going_on else newest.ended, newest.submitted)
 
 
 def _stage(made: Record, **known: Any) -> RunStage:
@@ -406,7 +406,7 @@ def _job(status: JobStatus) -> StageJob:
 
 
 def _of_stages(
-    key: _Key, seen: Sequence[_Seen], told: Mapping[tuple[str, str], JobState] | None = None
+    key: _Key, seen: Sequence[_TimedStage], told: Mapping[tuple[str, str], JobState] | None = None
 ) -> Run:
     known = (told or {}).get((key.dag_id, key.run_id))
     states = {each.stage.state for each in seen} if known is None else {known}
@@ -424,7 +424,7 @@ def _of_stages(
     )
 
 
-def _busy(seen: Sequence[_Seen]) -> float | None:
+def _busy(seen: Sequence[_TimedStage]) -> float | None:
     """Return the seconds in which a stage waited or ran; None where no stage says when."""
     now, spans = time.time(), list[tuple[float, float]]()
     for each in seen:
@@ -437,7 +437,7 @@ def _busy(seen: Sequence[_Seen]) -> float | None:
     return busy or None
 
 
-def _read_by(store: Store, key: _Key, seen: Sequence[_Seen]) -> list[_Seen]:
+def _read_by(store: Store, key: _Key, seen: Sequence[_TimedStage]) -> list[_TimedStage]:
     """Return the stages that have no job any more, found by the versions of the same run that others read."""
     known = {(each.stage.task_id, each.stage.map_index) for each in seen}
     found, looked_at = list[Record](), set[str]()
@@ -481,7 +481,7 @@ def _of_records(records: Iterable[Record]) -> dict[_Key, Run]:
     return dict(sorted(made.items(), key=lambda item: item[1].began, reverse=True))
 
 
-def _of_made(records: Iterable[Record]) -> list[_Seen]:
+def _of_made(records: Iterable[Record]) -> list[_TimedStage]:
     """Return the stages that made these versions: of each the newest job."""
     stages: dict[tuple[str, int], list[Record]] = defaultdict(list)
     for record in records:
@@ -489,7 +489,7 @@ def _of_made(records: Iterable[Record]) -> list[_Seen]:
     return [_of_newest(several) for several in stages.values()]
 
 
-def _of_newest(records: Sequence[Record]) -> _Seen:
+def _of_newest(records: Sequence[Record]) -> _TimedStage:
     newest = max(records, key=lambda record: record.created)
     versions: dict[str, tuple[str, ...]] = {}
     for record in sorted(records, key=lambda record: record.number):
@@ -497,4 +497,4 @@ def _of_newest(records: Sequence[Record]) -> _Seen:
             address = pinned(record.volume, record.number)
             versions[record.output] = (*versions.get(record.output, ()), address)
     stage = _stage(newest, state=JobState.SUCCEEDED, versions=versions)
-    return _Seen(stage, min(record.created for record in records), newest.created, newest.created)
+    return _TimedStage(stage, min(record.created for record in records), newest.created, newest.created)

@@ -27,7 +27,7 @@ from muster.volumes.durability import locked, read_whole, sync_folder, translate
 from muster.volumes.held import DAY_SECONDS, EndedJobs, named
 from muster.volumes.layout import Layout
 from muster.volumes.marks import Marks
-from muster.volumes.retention import Rules, why_kept
+from muster.volumes.retention import RetentionRules, why_kept
 from muster.volumes.searches import FolderSearches
 from muster.volumes.series import keep_series, sweep_series
 from muster.volumes.sharing import KNOWN
@@ -64,13 +64,13 @@ class FolderUpkeep:
         return report
 
     def plan(self, **rules: Any) -> Plan:
-        """Return what :meth:`collect` would delete now. :param rules: those of :class:`muster.volumes.retention.Rules`.
+        """Return what :meth:`collect` would delete now. :param rules: those of :class:`muster.volumes.retention.RetentionRules`.
 
         :raises Corrupt: fsck would find damage in versions that are not retired.
         :raises NotFound: one of the volumes does not exist.
         """
         fsck.refuse(self._layout, self._marks)
-        return self._plan(Rules(**rules))
+        return self._plan(RetentionRules(**rules))
 
     def collect(self, *, now: bool = False, grace_seconds: float = HOUR_SECONDS, **rules: Any) -> Collected:
         """Delete what :meth:`plan` names, and unlink files that have been in the trash for `grace_seconds`.
@@ -82,7 +82,7 @@ class FolderUpkeep:
         """
         failed: OSError | None = None
         with translated("collect garbage"):
-            kept = Rules(**rules)
+            kept = RetentionRules(**rules)
             fsck.refuse(self._layout, self._marks)
             with locked(self._layout.root / "gc.lock"):
                 decided = self._plan(kept)
@@ -162,7 +162,7 @@ class FolderUpkeep:
         except OSError as error:
             _LOG.warning("that %s has run cannot be noted in %s: %s", work.value, path, error)
 
-    def _plan(self, rules: Rules) -> Plan:
+    def _plan(self, rules: RetentionRules) -> Plan:
         known = self._catalog.volumes()
         for name in rules.volumes:
             if name not in known:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from muster.worker.spool import Spool
+from muster.worker.spool import LineSpool
 from muster.worker.store import Stale, StoreService
 
 SPACING_SECONDS = 0.5  # between two requests, unless enough lines wait to fill one
@@ -19,7 +19,7 @@ class Courier:
     :param wake: called, in the thread, when it can send nothing more.
     """
 
-    def __init__(self, service: StoreService, spool: Spool, *, wake: Callable[[], None]) -> None:
+    def __init__(self, service: StoreService, spool: LineSpool, *, wake: Callable[[], None]) -> None:
         self.stale = ""
         """Why the service no longer accepts this replica; empty while it does."""
         self.refused = ""

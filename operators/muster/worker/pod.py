@@ -127,7 +127,7 @@ class Pod:
     ) -> None:
         from muster.worker.courier import Courier  # slow to import, so done while the worker starts
         from muster.worker.herald import Herald
-        from muster.worker.spool import Spool
+        from muster.worker.spool import LineSpool
         from muster.worker.store import StoreService
 
         self._replica, self._outlets = replica, outlets
@@ -144,7 +144,7 @@ class Pod:
         secrets = [environment.get(name, "") for name in replica.spec.secrets]
         self._masking = Masking([*secrets, token], shown=replica.spec.shown)
         self._service = StoreService(outlets.url, token=token, replica=replica)
-        self._spool = Spool(os.path.dirname(replica.report))
+        self._spool = LineSpool(os.path.dirname(replica.report))
         self._wake_read, self._wake = os.pipe()
         self._courier = Courier(self._service, self._spool, wake=self._ring)
         self._herald = Herald(self._service, wake=self._ring, seconds=ANSWER_SECONDS)

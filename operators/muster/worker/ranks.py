@@ -96,7 +96,7 @@ class Rank:
         return self.plan.rank
 
 
-class Watch(Protocol):
+class ReplicaWatch(Protocol):
     """Looks at a running replica now and then."""
 
     def left(self) -> float:
@@ -128,7 +128,7 @@ class Ranks:
         failed: Callable[[Rank], bool] = lambda rank: bool(rank.status),
         follows: Callable[[Rank], bool] = lambda _: False,
         over: Callable[[], bool] | None = None,
-        watches: Sequence[Watch] = (),
+        watches: Sequence[ReplicaWatch] = (),
         tidy: bool = True,
         serves: Callable[[], bool] | None = None,
         pattern: Pattern | None = None,

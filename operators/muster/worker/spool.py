@@ -11,7 +11,7 @@ COMPACT_BYTES = 16 << 20
 _PIECE_BYTES = 1 << 20
 
 
-class Spool:
+class LineSpool:
     """A queue of lines in an unnamed file, so that they take no memory and vanish with the process.
 
     One thread adds, another takes. When it is full, :meth:`add` waits for a service that takes lines. While

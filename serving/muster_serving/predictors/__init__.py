@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from muster_serving.errors import ModelError
-from muster_serving.signature import Signature
+from muster_serving.signature import ModelSignature
 
 Predict = Callable[[dict[str, Any]], Any]
 
@@ -26,7 +26,7 @@ KNOWN = {
 PICKLE = "pickle"
 
 
-def load(folder: Path, signature: Signature, trusted: Sequence[str]) -> Predict:
+def load(folder: Path, signature: ModelSignature, trusted: Sequence[str]) -> Predict:
     """Load a version.
 
     :param trusted: what may be loaded though it can run code: ``pickle``, ``torch.export``, or types in a skops file.

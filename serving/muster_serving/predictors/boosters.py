@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np  # noqa: TID253 - the model has it
 
 from muster_serving.predictors import Predict, table
-from muster_serving.signature import Signature
+from muster_serving.signature import ModelSignature
 
 
-def load(path: Path, signature: Signature, trusted: Sequence[str]) -> Predict:  # noqa: ARG001 - the formats run no code
+def load(path: Path, signature: ModelSignature, trusted: Sequence[str]) -> Predict:  # noqa: ARG001 - the formats run no code
     """Load the file; it answers what its objective answers, such as a probability."""
     return _xgboost(path, signature) if path.suffix == ".ubj" else _lightgbm(path, signature)
 
 
-def _xgboost(path: Path, signature: Signature) -> Predict:
+def _xgboost(path: Path, signature: ModelSignature) -> Predict:
     import xgboost
 
     booster = xgboost.Booster(model_file=str(path))
@@ -32,7 +32,7 @@ def _xgboost(path: Path, signature: Signature) -> Predict:
     return predict
 
 
-def _lightgbm(path: Path, signature: Signature) -> Predict:
+def _lightgbm(path: Path, signature: ModelSignature) -> Predict:
     import lightgbm
 
     booster = lightgbm.Booster(model_file=str(path))

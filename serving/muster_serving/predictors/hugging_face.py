@@ -10,12 +10,12 @@ from typing import Any
 
 from muster_serving.errors import ModelError
 from muster_serving.predictors import Predict
-from muster_serving.signature import Signature
+from muster_serving.signature import ModelSignature
 
 _ANY = 1 << 30  # what tokenizers say that know no limit is more
 
 
-def load(path: Path, signature: Signature, trusted: Sequence[str]) -> Predict:  # noqa: ARG001 - no code of the folder runs
+def load(path: Path, signature: ModelSignature, trusted: Sequence[str]) -> Predict:  # noqa: ARG001 - no code of the folder runs
     """Load a classifier of texts, which has so many tokens of each as its model takes.
 
     Its outputs are ``label`` and ``score``, either or both: of the most likely label, or of the first K with the shape [-1, K].

@@ -10,10 +10,10 @@ from pathlib import Path
 
 from muster_serving.errors import ModelError
 from muster_serving.predictors import Predict
-from muster_serving.signature import Signature
+from muster_serving.signature import ModelSignature
 
 
-def load(path: Path, signature: Signature, trusted: Sequence[str]) -> Predict:  # noqa: ARG001 - it is the author's code
+def load(path: Path, signature: ModelSignature, trusted: Sequence[str]) -> Predict:  # noqa: ARG001 - it is the author's code
     """Import the file, which may import others beside it, and have it load the model."""
     sys.path.insert(0, str(path.parent))
     sys.dont_write_bytecode = True  # a version is never changed

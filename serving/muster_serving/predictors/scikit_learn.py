@@ -9,10 +9,10 @@ from typing import Any
 
 from muster_serving.errors import ModelError
 from muster_serving.predictors import PICKLE, Predict, table
-from muster_serving.signature import Signature
+from muster_serving.signature import ModelSignature
 
 
-def load(path: Path, signature: Signature, trusted: Sequence[str]) -> Predict:
+def load(path: Path, signature: ModelSignature, trusted: Sequence[str]) -> Predict:
     """Load the file. :raises ModelError: it can run code, or holds types that can, and the Dag does not trust these."""
     if path.suffix == ".skops":
         return predictor(_without_code(path, trusted), signature)
@@ -41,7 +41,7 @@ def _without_code(path: Path, trusted: Sequence[str]) -> Any:
     return skops.io.load(path, trusted=list(trusted))
 
 
-def predictor(model: Any, signature: Signature) -> Predict:
+def predictor(model: Any, signature: ModelSignature) -> Predict:
     """Return the function of a loaded model: probabilities where it has them and the signature wants numbers, else
     predictions.
 

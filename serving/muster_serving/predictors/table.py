@@ -11,18 +11,18 @@ import numpy as np  # noqa: TID253 - the model has it
 
 from muster_serving.column import DATATYPES, Array, Column, is_null
 from muster_serving.errors import ModelError, PredictionError, RequestError
-from muster_serving.signature import Signature
+from muster_serving.signature import ModelSignature
 
 Places = dict[Any, float]
 
 
-def categorical(signature: Signature) -> Collection[str]:
+def categorical(signature: ModelSignature) -> Collection[str]:
     """Return the inputs that were categorical columns of a frame."""
     return [name for name, column in signature.inputs.items() if column.frame.get("dtype") == "category"]
 
 
 def numeric(
-    signature: Signature, *, what: str, encoded: Collection[str] = ()
+    signature: ModelSignature, *, what: str, encoded: Collection[str] = ()
 ) -> Sequence[tuple[str, Places | None]]:
     """Return each input's name, and of a text, or another category that the model was trained on by its place, the places.
 
@@ -83,7 +83,7 @@ def matrix(inputs: dict[str, Array], columns: Sequence[tuple[str, Places | None]
     return whole
 
 
-def framing(signature: Signature, names: Sequence[str]) -> Callable[[dict[str, Array]], Any]:
+def framing(signature: ModelSignature, names: Sequence[str]) -> Callable[[dict[str, Array]], Any]:
     """Return what makes a pandas frame of inputs, whose columns have the types that the training rows' frame had."""
     import pandas as pd
 
@@ -139,7 +139,7 @@ def _marked(array: Array) -> Array:
     return marked
 
 
-def outputs(signature: Signature, answers: Sequence[Array], *, what: str) -> dict[str, Array]:
+def outputs(signature: ModelSignature, answers: Sequence[Array], *, what: str) -> dict[str, Array]:
     """Give a model's answers the names of the signature's outputs, in order.
 
     A model of two classes answers a column for each; where the signature has one value, it is that of the second class.

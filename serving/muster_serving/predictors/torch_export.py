@@ -12,12 +12,12 @@ from typing import Any
 
 from muster_serving.errors import ModelError
 from muster_serving.predictors import Predict, table
-from muster_serving.signature import Signature
+from muster_serving.signature import ModelSignature
 
 TRUST = "torch.export"
 
 
-def load(path: Path, signature: Signature, trusted: Sequence[str]) -> Predict:
+def load(path: Path, signature: ModelSignature, trusted: Sequence[str]) -> Predict:
     """Load the program; a text with categories arrives as its place in them. :raises ModelError: the Dag does not trust it."""
     if TRUST not in trusted:
         raise ModelError(

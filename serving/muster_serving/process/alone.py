@@ -9,7 +9,7 @@ from typing import Any
 from muster_serving.column import Array
 from muster_serving.errors import PredictionError, RequestError
 from muster_serving.process.frames import ANSWER, WRONG
-from muster_serving.process.layout import Layout
+from muster_serving.process.layout import RecordLayout
 from muster_serving.process.worker import Model
 
 _MEMORY = "there is: raise memory_gib of the task's resources, or have fewer processes at once (cpus)"
@@ -22,8 +22,8 @@ class AlonePredictor:
         """Load it. :raises ModelError: it cannot be loaded; the message says why."""
         self._model = Model(folder, trusted=trusted, memory=_MEMORY)
         self.signature = self._model.signature
-        self._inputs = Layout(self.signature.inputs.values())
-        self._outputs = Layout(self.signature.outputs.values())
+        self._inputs = RecordLayout(self.signature.inputs.values())
+        self._outputs = RecordLayout(self.signature.outputs.values())
 
     def predict(self, columns: Mapping[str, list[Any] | Array], rows: int) -> dict[str, Array]:
         """Answer as :meth:`muster_serving.process.predictor.ProcessPredictor.predict` does, for the same arguments."""

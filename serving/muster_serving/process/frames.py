@@ -45,7 +45,7 @@ def write(parts: Sequence[tuple[int, bytes]]) -> bytes:
     return b"".join([_HEAD.pack(length, len(parts)), *heads, *(data for _, data in parts)])
 
 
-class Reader:
+class FrameReader:
     """Takes frames out of the bytes that arrive."""
 
     def __init__(self) -> None:
@@ -82,7 +82,7 @@ def _parts(data: bytes, at: int, count: int) -> list[Part]:
     return parts
 
 
-class Line:
+class WorkerLine:
     """The worker's end of the socket."""
 
     def __init__(self, connection: socket.socket) -> None:
@@ -90,7 +90,7 @@ class Line:
         self._buffer = memoryview(
             bytearray(_BUFFER_BYTES)
         )  # a new one for each frame costs three system calls
-        self._reader = Reader()
+        self._reader = FrameReader()
         self._frames: list[list[Part]] = []
 
     def receive(self) -> list[Part] | None:

@@ -23,7 +23,7 @@ _FORMATS = {
 _NULL = 0xFFFF_FFFF
 
 
-class Layout:
+class RecordLayout:
     """The records of the inputs, or of the outputs, of one signature."""
 
     def __init__(self, columns: Iterable[Column]) -> None:

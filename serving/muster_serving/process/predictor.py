@@ -13,10 +13,10 @@ from muster_serving.body import MAX_BODY_BYTES
 from muster_serving.column import Array
 from muster_serving.errors import PredictionError
 from muster_serving.process.frames import ROWS
-from muster_serving.process.layout import Layout
+from muster_serving.process.layout import RecordLayout
 from muster_serving.process.setup import Setup
-from muster_serving.process.workers import Told, Workers
-from muster_serving.signature import SIGNATURE, Signature
+from muster_serving.process.workers import Told, WorkerPool
+from muster_serving.signature import SIGNATURE, ModelSignature
 
 
 class ProcessPredictor:
@@ -29,10 +29,10 @@ class ProcessPredictor:
         """Read its signature. :raises ModelError: it is missing or broken."""
         self.folder = folder
         self.streams = setup.stream
-        self.signature = Signature.load(folder / SIGNATURE)
-        self._inputs = Layout(self.signature.inputs.values())
-        self._outputs = Layout(self.signature.outputs.values())
-        self._workers = Workers(
+        self.signature = ModelSignature.load(folder / SIGNATURE)
+        self._inputs = RecordLayout(self.signature.inputs.values())
+        self._outputs = RecordLayout(self.signature.outputs.values())
+        self._workers = WorkerPool(
             folder, setup, revision=revision, most_rows=self.signature.max_batch, told=told
         )
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import cast
 
 from muster_serving.errors import ModelError
-from muster_serving.process.frames import ENDED, READY, REFUSED, Part, Reader, write
+from muster_serving.process.frames import ENDED, READY, REFUSED, FrameReader, Part, write
 from muster_serving.process.said import Said
 from muster_serving.process.setup import Setup
 from muster_serving.process.start import counted, counter, end_group, how_it_ended, start
@@ -22,7 +22,7 @@ LINGER_SECONDS = 1.0
 LAST_BYTES = 1 << 18
 
 
-class Process(asyncio.Protocol):
+class WorkerProcess(asyncio.Protocol):
     """A worker behind a socket.
 
     :ivar answered: called with the parts of each frame that answers one.
@@ -34,7 +34,7 @@ class Process(asyncio.Protocol):
         self.answered: Callable[[list[Part]], None] = lambda _parts: None
         self.ended: Callable[[str], None] = lambda _how: None
         self._transport: asyncio.Transport | None = None
-        self._reader = Reader()
+        self._reader = FrameReader()
         self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._over = False
         self._why = ""
@@ -103,7 +103,7 @@ class Process(asyncio.Protocol):
         self.over("is gone; the log of its container says more")
 
 
-class Child(Process):
+class StartedWorker(WorkerProcess):
     """A worker that this process started."""
 
     def __init__(
@@ -157,7 +157,7 @@ class Child(Process):
         self.over(how)
 
 
-async def begin(folder: Path, setup: Setup, *, revision: str) -> Process:
+async def begin(folder: Path, setup: Setup, *, revision: str) -> WorkerProcess:
     """Start a worker; it is loading then. :raises ModelError: it cannot be started."""
     try:
         return await (_connect(setup) if setup.socket else _spawn(folder, setup, revision))
@@ -165,7 +165,7 @@ async def begin(folder: Path, setup: Setup, *, revision: str) -> Process:
         raise ModelError(f"its process cannot be started: {error}") from error
 
 
-async def _spawn(folder: Path, setup: Setup, revision: str) -> Child:
+async def _spawn(folder: Path, setup: Setup, revision: str) -> StartedWorker:
     mine, theirs = socket.socketpair()
     out, into = os.pipe()
     begun = counter()
@@ -182,18 +182,18 @@ async def _spawn(folder: Path, setup: Setup, revision: str) -> Child:
     said = Said(out, f"{revision} | ", _log)
     loop = asyncio.get_running_loop()
     _, process = await loop.create_connection(
-        lambda: Child(child, mine, begun, said, setup.worker_gib), sock=mine
+        lambda: StartedWorker(child, mine, begun, said, setup.worker_gib), sock=mine
     )
     return process
 
 
-async def _connect(setup: Setup) -> Process:
+async def _connect(setup: Setup) -> WorkerProcess:
     """Have the host in the other container start one; it may be coming up still."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + setup.load_seconds
     while True:
         try:
-            _, process = await loop.create_unix_connection(Process, setup.socket)
+            _, process = await loop.create_unix_connection(WorkerProcess, setup.socket)
         except (FileNotFoundError, ConnectionRefusedError):
             if loop.time() > deadline:
                 raise

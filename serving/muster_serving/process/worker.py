@@ -36,8 +36,8 @@ from muster_serving.process.frames import (
     SPENT,
     STOP,
     WRONG,
-    Line,
     Part,
+    WorkerLine,
 )
 
 _PR_SET_PDEATHSIG = 1
@@ -60,7 +60,7 @@ def main() -> None:
     most = int(memory_gib * _GIB)
     resource.setrlimit(resource.RLIMIT_DATA, (most, most))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    line = Line(socket.socket(fileno=number))
+    line = WorkerLine(socket.socket(fileno=number))
     try:
         model = Model(
             folder,
@@ -88,7 +88,7 @@ def main() -> None:
         raise
 
 
-def _answer_in_parts(model: Model, rows: int, data: bytes | memoryview, line: Line) -> None:
+def _answer_in_parts(model: Model, rows: int, data: bytes | memoryview, line: WorkerLine) -> None:
     """Send each part when the front asks for it; close the predictor's generator where it wants no more."""
     last = ANSWER, b""
     try:
@@ -117,10 +117,10 @@ class Model:
         self._memory = memory
         try:  # here, since the author's image may lack numpy
             from muster_serving.predictors import load
-            from muster_serving.process.layout import Layout
-            from muster_serving.signature import SIGNATURE, Signature
+            from muster_serving.process.layout import RecordLayout
+            from muster_serving.signature import SIGNATURE, ModelSignature
 
-            self.signature = Signature.load(folder / SIGNATURE)
+            self.signature = ModelSignature.load(folder / SIGNATURE)
             self._predict = load(folder, self.signature, trusted)
         except ServingError:
             raise
@@ -141,8 +141,8 @@ class Model:
                 "predict yields its answer in parts: deploy it with stream=True; no ScoreOperator scores it"
             )
         self._folder = folder
-        self._inputs = Layout(self.signature.inputs.values())
-        self._outputs = Layout(self.signature.outputs.values())
+        self._inputs = RecordLayout(self.signature.inputs.values())
+        self._outputs = RecordLayout(self.signature.outputs.values())
 
     def answer(self, requests: Sequence[Part]) -> list[tuple[int, bytes]]:
         """Compute requests together; where that fails, each alone, so that a bad one fails alone."""

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from muster_serving.errors import ModelError, PredictionError, RequestError, ServingError
 from muster_serving.process.frames import ANSWER, MORE, PART, SPENT, STOP, WRONG, Part
-from muster_serving.process.processes import Process, begin
+from muster_serving.process.processes import WorkerProcess, begin
 from muster_serving.process.setup import Setup
 
 FIRST_PAUSE_SECONDS = 0.25
@@ -32,7 +32,7 @@ SOON_SECONDS = (
 Told = Callable[[str, bool], None]
 
 
-class _Asked:
+class _PoolRequest:
     """One request that waits, or is computed.
 
     :ivar answer: its outputs' bytes, or the next part of them: empty after the last.
@@ -47,7 +47,7 @@ class _Asked:
         self.rows = rows
         self.answer: asyncio.Future[bytes | memoryview] = loop.create_future()
         self.since = loop.time()
-        self.paused: _Place | None = None
+        self.paused: _WorkerPlace | None = None
         self.paused_at = self.pauses = 0.0
         self.lost: ServingError | None = None
 
@@ -64,7 +64,7 @@ class _Asked:
             self.answer.set_exception(self.lost)
 
 
-class _Place:
+class _WorkerPlace:
     """A worker's place: the process in it, the frames that it has, and how long the next process waits.
 
     :ivar held: each frame's requests; the first frame is computed since `began`, its next part since `sent`; the frame before it
@@ -74,8 +74,8 @@ class _Place:
     """
 
     def __init__(self) -> None:
-        self.process: Process | None = None
-        self.held: deque[list[_Asked]] = deque()
+        self.process: WorkerProcess | None = None
+        self.held: deque[list[_PoolRequest]] = deque()
         self.began = 0.0
         self.sent = 0.0
         self.took = SOON_SECONDS
@@ -85,7 +85,7 @@ class _Place:
         self.spent = False
 
 
-class Workers:
+class WorkerPool:
     """Computes requests in worker processes.
 
     :param most_rows: the most rows that the signature allows in one call.
@@ -100,10 +100,10 @@ class Workers:
         self._wait = setup.wait_ms / 1000
         self._told = told
         self._loop = asyncio.get_running_loop()
-        self._queue: deque[_Asked] = deque()
+        self._queue: deque[_PoolRequest] = deque()
         self._queued_rows = 0
-        self._places = [_Place() for _ in range(setup.workers)]
-        self._idle: list[_Place] = []
+        self._places = [_WorkerPlace() for _ in range(setup.workers)]
+        self._idle: list[_WorkerPlace] = []
         self._timer: asyncio.TimerHandle | None = None
         self._watch: asyncio.TimerHandle | None = None
         self._refusing = ""
@@ -150,11 +150,11 @@ class Workers:
         finally:
             self._leave(asked)
 
-    def _begin(self, data: bytes, rows: int) -> _Asked:
+    def _begin(self, data: bytes, rows: int) -> _PoolRequest:
         """Take a request. :raises PredictionError: all workers are down."""
         if self._refusing:
             raise PredictionError(self._refusing)
-        asked = _Asked(data, rows, self._loop)
+        asked = _PoolRequest(data, rows, self._loop)
         self._queue.append(asked)
         self._queued_rows += rows
         self._dispatch()
@@ -162,7 +162,7 @@ class Workers:
             self._look_again()
         return asked
 
-    def _go_on(self, asked: _Asked) -> None:
+    def _go_on(self, asked: _PoolRequest) -> None:
         """Ask for the next part. :raises ServingError: there will be none."""
         if asked.lost:
             raise asked.lost
@@ -173,7 +173,7 @@ class Workers:
         asked.answer = self._loop.create_future()
         self._tell(place, MORE)
 
-    def _late(self, place: _Place, asked: _Asked) -> ServingError | None:
+    def _late(self, place: _WorkerPlace, asked: _PoolRequest) -> ServingError | None:
         """Say that a request that is paused took too long: the client's fault where the pauses are more than half of it."""
         seconds, now = self._setup.request_seconds, self._loop.time()
         whole, pauses = now - place.began, asked.pauses + now - asked.paused_at
@@ -184,7 +184,7 @@ class Workers:
             return RequestError(late, status=408)
         return PredictionError(f"the answer was not whole within {seconds:g} s (request_timeout)")
 
-    def _leave(self, asked: _Asked) -> None:
+    def _leave(self, asked: _PoolRequest) -> None:
         """Compute nothing more for a request whose client is gone, or has enough."""
         if asked.paused:
             self._tell(asked.paused, STOP)
@@ -194,7 +194,7 @@ class Workers:
             if self._closing:
                 self._end_idle()
 
-    def _tell(self, place: _Place, what: int) -> None:
+    def _tell(self, place: _WorkerPlace, what: int) -> None:
         """Have a worker that waits between two parts compute the next one, or none."""
         (asked,) = place.held[0]
         asked.paused = None
@@ -237,7 +237,7 @@ class Workers:
             place.given += 1
             place.held.append(held)
 
-    def _free(self) -> _Place | None:
+    def _free(self) -> _WorkerPlace | None:
         """Return the worker that gets the next frame: one that is idle, or the only one where it will be soon.
 
         Of several workers none gets frames ahead: another one may be free first. Nor does one that answers in parts.
@@ -258,7 +258,7 @@ class Workers:
         self._timer = None
         self._dispatch()
 
-    def _take(self) -> list[_Asked]:
+    def _take(self) -> list[_PoolRequest]:
         """Take the first request, and those after it that fit into one batch."""
         taken = [self._queue.popleft()]
         rows = taken[0].rows
@@ -268,7 +268,7 @@ class Workers:
         self._queued_rows -= rows
         return taken
 
-    def _answered(self, place: _Place, parts: list[Part]) -> None:
+    def _answered(self, place: _WorkerPlace, parts: list[Part]) -> None:
         if parts[0][0] == PART:
             (asked,) = place.held[0]
             asked.paused, asked.paused_at = place, self._loop.time()
@@ -297,7 +297,7 @@ class Workers:
         for asked, part in zip(held, parts, strict=True):
             asked.take(*part)
 
-    def _replace(self, place: _Place, why: str) -> None:
+    def _replace(self, place: _WorkerPlace, why: str) -> None:
         """End a worker that has kept memory, or may have: the next one has all of it. That is no crash."""
         assert place.process is not None
         place.spent = True
@@ -305,7 +305,7 @@ class Workers:
             self._put_back(place.held.pop())
         place.process.kill(why)
 
-    async def _fill(self, place: _Place) -> None:
+    async def _fill(self, place: _WorkerPlace) -> None:
         """Put a worker into its place. :raises ModelError: it cannot load the version."""
         process = await begin(self._folder, self._setup, revision=self._revision)
         await process.load(self._setup.load_seconds)
@@ -317,7 +317,7 @@ class Workers:
         self._idle.append(place)
         self._dispatch()
 
-    def _ended(self, place: _Place, how: str, *, begun: int | None) -> None:
+    def _ended(self, place: _WorkerPlace, how: str, *, begun: int | None) -> None:
         """Tell those whose requests it computed, and start another: what it had not begun is for the next.
 
         What it had begun fails, and is not tried again: a request that ends each worker would end them all.
@@ -345,13 +345,13 @@ class Workers:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _put_back(self, frame: list[_Asked]) -> None:
+    def _put_back(self, frame: list[_PoolRequest]) -> None:
         """Have requests that were sent ahead wait again, before all others."""
         waiting = [asked for asked in frame if not asked.answer.done()]
         self._queue.extendleft(reversed(waiting))
         self._queued_rows += sum(asked.rows for asked in waiting)
 
-    async def _bring_back(self, place: _Place) -> None:
+    async def _bring_back(self, place: _WorkerPlace) -> None:
         """Start workers for a place until one is up."""
         while True:
             pause = place.pause
@@ -368,7 +368,7 @@ class Workers:
                     self._told("", False)
                 return
 
-    def _again(self, place: _Place) -> str:
+    def _again(self, place: _WorkerPlace) -> str:
         return f"it is started again in {place.pause:g} s" if place.pause else "it is started again"
 
     def _refuse(self, why: str) -> None:

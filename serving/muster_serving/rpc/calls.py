@@ -12,12 +12,12 @@ import grpc
 import orjson
 from google.protobuf.message import DecodeError
 
-from muster_serving.answer import Answer
+from muster_serving.answer import HttpAnswer
 from muster_serving.body import check_length
 from muster_serving.clients import RawHeaders
 from muster_serving.errors import RequestError
 from muster_serving.front import BIG_BODY_BYTES, Read
-from muster_serving.routes import Call
+from muster_serving.routes import ModelPath
 from muster_serving.rpc.messages import body_of, status_of, trailers_of
 
 NAME = "inference.GRPCInferenceService"
@@ -45,10 +45,10 @@ def headers_of(context: Context) -> RawHeaders:
     ]
 
 
-def call_of(name: str, version: str, verb: str) -> Call:
+def call_of(name: str, version: str, verb: str) -> ModelPath:
     """Return the path of HTTP that asks the same: another process may have to answer it."""
     versions = f"/versions/{version}" if version else ""
-    return Call(f"/v2/models/{name}{versions}{verb}", verb, revision=version or None, name=name)
+    return ModelPath(f"/v2/models/{name}{versions}{verb}", verb, revision=version or None, name=name)
 
 
 def reading(request: Any, *, as_bytes: bool) -> Read:
@@ -82,7 +82,7 @@ def forgetting() -> Iterator[None]:
         raise
 
 
-async def check(answer: Answer, context: Context) -> None:
+async def check(answer: HttpAnswer, context: Context) -> None:
     """End the call where the answer is an error: with the same words as HTTP's."""
     if answer.status != 200:
         said = orjson.loads(answer.body)["error"]

@@ -104,7 +104,7 @@ class _End(asyncio.Protocol):
 class _Server(_End):
     """The end at gRPC."""
 
-    def __init__(self, client: _Client) -> None:
+    def __init__(self, client: _GateClient) -> None:
         super().__init__()
         self.other = client
         self._client = client
@@ -138,7 +138,7 @@ class _Server(_End):
             super().data_received(_GOAWAY)
 
 
-class _Client(_End):
+class _GateClient(_End):
     """The end at a client.
 
     :ivar calls: what each that is under way holds in gRPC's memory. :ivar held: what all do.
@@ -225,14 +225,14 @@ class Gate:
 
     def __init__(self, behind: str) -> None:
         self._held = self._number = 0
-        self._named: dict[str, _Client] = {}  # by what gRPC says of whose call it is
+        self._named: dict[str, _GateClient] = {}  # by what gRPC says of whose call it is
         self.loop = asyncio.get_running_loop()
         self.empty = asyncio.Event()
         self.empty.set()
         self.passed = 0.0
         self._behind = behind
         self._accepting: asyncio.Server | None = None
-        self._clients: set[_Client] = set()
+        self._clients: set[_GateClient] = set()
         self._connecting: set[asyncio.Task[None]] = set()
 
     async def open(self, public: socket.socket) -> None:
@@ -240,7 +240,7 @@ class Gate:
         if self._accepting is None:
             accepted = public.dup()
             self._accepting = await self.loop.create_server(
-                lambda: _Client(self), sock=accepted, backlog=_BACKLOG
+                lambda: _GateClient(self), sock=accepted, backlog=_BACKLOG
             )
 
     def drain(self) -> None:
@@ -251,7 +251,7 @@ class Gate:
             for client in self._clients:
                 client.server.leave()
 
-    def entered(self, client: _Client) -> None:
+    def entered(self, client: _GateClient) -> None:
         """Connect a new client; if there are too many, end the one that has been silent longest."""
         self._number += 1
         client.peer = f"unix-abstract:{self._behind[1:]}-{self._number}"
@@ -267,7 +267,7 @@ class Gate:
         self._connecting.add(task)
         task.add_done_callback(self._connecting.discard)
 
-    def hold(self, client: _Client, length: int) -> None:
+    def hold(self, client: _GateClient, length: int) -> None:
         """Count what a client's calls hold more, or less; where all hold too much, end the client that holds most."""
         client.held += length
         self._held += length
@@ -284,7 +284,7 @@ class Gate:
         if client := self._named.get(peer):
             self.hold(client, -length)
 
-    def left(self, client: _Client) -> None:
+    def left(self, client: _GateClient) -> None:
         """Forget a client."""
         self._clients.discard(client)
         self._named.pop(client.peer, None)
@@ -308,7 +308,7 @@ class Gate:
         for client in self._clients:
             client.server.leave(unanswered=True)
 
-    async def _connect(self, client: _Client) -> None:
+    async def _connect(self, client: _GateClient) -> None:
         behind = socket.socket(socket.AF_UNIX)
         behind.setblocking(False)
         try:

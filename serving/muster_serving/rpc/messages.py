@@ -16,7 +16,7 @@ import numpy as np  # noqa: TID253 - the server cannot do without; nothing that 
 import orjson
 from kserve.protocol.grpc import grpc_predict_v2_pb2 as messages
 
-from muster_serving.answer import MODEL, PREDICTION, REVISION, Answer, Headers
+from muster_serving.answer import MODEL, PREDICTION, REVISION, Headers, HttpAnswer
 from muster_serving.binary import encode
 from muster_serving.column import DATATYPES
 from muster_serving.content import JSON_LENGTH
@@ -93,7 +93,7 @@ def body_of(request: Any, *, as_bytes: bool) -> tuple[bytes, int]:
     return b"".join([head, *parts]), len(head)
 
 
-def response_of(answer: Answer) -> Any:
+def response_of(answer: HttpAnswer) -> Any:
     """Return an answer of the front's to a request of version 2 as a ModelInferResponse."""
     length = next((int(value) for name, value in answer.headers if name == JSON_LENGTH), None)
     found = orjson.loads(answer.body if length is None else answer.body[:length])
@@ -157,7 +157,7 @@ def status_of(status: int) -> grpc.StatusCode:
     return _STATUSES.get(status) or _STATUSES[status // 100 * 100]
 
 
-def trailers_of(answer: Answer) -> tuple[tuple[str, str], ...]:
+def trailers_of(answer: HttpAnswer) -> tuple[tuple[str, str], ...]:
     """Return what an answer tells of its version, and when to try again, as metadata after it."""
     return told_of(answer.headers)
 

@@ -19,7 +19,7 @@ import orjson
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from kserve.protocol.grpc import grpc_predict_v2_pb2 as messages
 
-from muster_serving.answer import Answer, Headers
+from muster_serving.answer import Headers, HttpAnswer
 from muster_serving.clients import RawHeaders
 from muster_serving.connection import ANSWER_SECONDS
 from muster_serving.events import of_event
@@ -164,11 +164,11 @@ class _Parts:
             del self._rest[: end + 2]
             await self._send(document)
 
-    async def while_there(self, sending: Coroutine[Any, Any, Answer]) -> Answer:
+    async def while_there(self, sending: Coroutine[Any, Any, HttpAnswer]) -> HttpAnswer:
         """Return what `sending` returns: where the client leaves, or the server ends, gRPC cancels this task."""
         return await sending
 
-    async def finish(self, answer: Answer) -> None:
+    async def finish(self, answer: HttpAnswer) -> None:
         """Send what was not sent as events: a whole answer or an error; and the last message, if its client wants one."""
         if not answer.sent:
             self._told = told_of(answer.headers)

@@ -14,7 +14,7 @@ from tests.waiting import until
 
 from muster.backends.base import Backend
 from muster.backends.local.places import Places
-from muster.core.data import Output
+from muster.core.data import OutputTarget
 from muster.core.job import JobSpec, Launcher, Role
 from muster.core.resources import Resources
 from muster.core.settings import Settings
@@ -43,7 +43,7 @@ def made(backend: Backend, image: str, entrypoint: str, launcher: Launcher, repl
         roles=(role,),
         launcher=launcher,
         params={"since": "2013-02", "month": "2013-02"},
-        outputs={"features": Output(volume=f"{image}/features")},
+        outputs={"features": OutputTarget(volume=f"{image}/features")},
     )
     backend.submit(spec, job_id=image)
     until(lambda: backend.status(image).state.ended, seconds=PATIENCE_SECONDS)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.unit.backends.test_queue import Started
 
-from muster.backends.capacity import Line, Place
+from muster.backends.capacity import Line, QueuePlace
 from muster.backends.forecast import forecast
 from muster.backends.local.capacity import LocalCapacity
 from muster.backends.local.machine import GIB, Machine
@@ -96,7 +96,11 @@ def test_what_waits_with_its_place_and_why(capacity: LocalCapacity, settings: Se
     found = capacity.queues()
     assert found.lines == (Line(name="local", waiting=2, running=1),)
     first, second = found.waiting
-    assert (first.job_id, first.title, first.place) == ("first-1", "flights.train", Place(number=1, of=2))
+    assert (first.job_id, first.title, first.place) == (
+        "first-1",
+        "flights.train",
+        QueuePlace(number=1, of=2),
+    )
     assert (first.queue, second.queue) == ("blue", "local")  # as the page has it
     assert (first.why, first.since) == ("waits for 2 GPUs: 0 of 2 free", 2000.0)
     assert first.needs == {"memory": GIB, "nvidia.com/gpu": 2.0}

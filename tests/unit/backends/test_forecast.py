@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.unit.backends.kubernetes.golden import job as a_spec
 
-from muster.backends.forecast import Demand, Forecast, Outlook, durations, forecast
+from muster.backends.forecast import Competition, Demand, Forecast, durations, forecast
 from muster.core.job import TRIAL
 from muster.core.status import JobState, JobStatus
 
@@ -29,7 +29,7 @@ def waits(name: str, gpus: float = 1, *, waited: float = 0.0, priority: int = 0,
 
 
 def expect(*planned: Demand, durations: dict[str, list[float]], **outlook: object) -> dict[str, Forecast]:
-    place = Outlook(**{"pools": {GPU: 2.0}, **outlook})  # type: ignore[arg-type]
+    place = Competition(**{"pools": {GPU: 2.0}, **outlook})  # type: ignore[arg-type]
     return forecast(planned, place, durations, now=NOW)
 
 
@@ -117,7 +117,7 @@ def test_the_next_job_starts_a_turnover_later() -> None:
 
 def test_the_second_choice_is_taken_where_the_first_is_full() -> None:
     train = Demand(name="train", choices=({"a100": 2.0}, {"k80": 2.0}))
-    place = Outlook(
+    place = Competition(
         pools={"a100": 2.0, "k80": 2.0},
         running=(Demand(name="r", choices=({"a100": 2.0},), started=NOW),),
     )

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from muster.backends.forecast import Demand, Outlook
+from muster.backends.forecast import Competition, Demand
 from muster.backends.jobs.sizing import Growth, Sizing
 from muster.backends.kubernetes.lifecycle.resizing import Checkpoints
 from muster.volumes.base import Saved
@@ -21,7 +21,7 @@ def demand(gpus: float, *, job_id: str = "other", **more: Any) -> Demand:
 def sizing(*others: Demand, cards: float = 4) -> Sizing:
     """A gang of 2 to 4 replicas, of which each takes a card, and now has 4."""
     return Sizing(
-        Outlook(
+        Competition(
             pools={GPU: cards},
             running=(demand(4, job_id="gang", started=1), *(each for each in others if each.started)),
             waiting=tuple(each for each in others if each.started is None),
@@ -80,7 +80,7 @@ def test_it_lets_in_who_waits_and_gives_no_more_than_must_be(
 
 
 def test_a_gang_that_waits_itself_is_not_in_its_own_way() -> None:
-    alone = Outlook(
+    alone = Competition(
         pools={GPU: 4},
         waiting=(demand(4, job_id="gang"),),
         planned=(demand(2, job_id="gang"), demand(3, job_id="gang")),

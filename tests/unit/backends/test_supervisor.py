@@ -16,7 +16,7 @@ from muster.backends.local.places import JobFolder
 from muster.backends.local.queue import Claim
 from muster.backends.local.supervisor import Supervisor
 from muster.core.cancelling import by_command
-from muster.core.data import Output
+from muster.core.data import OutputTarget
 from muster.core.errors import BackendError
 from muster.core.job import JobSpec, Launcher, Role
 from muster.core.replica import PartManifest, Report
@@ -32,7 +32,7 @@ SPEC = JobSpec(
     image="train",
     image_digest=f"b3:{0:064}",
     roles=(Role(command=("train",)),),
-    outputs={"model": Output(volume="flights/model")},
+    outputs={"model": OutputTarget(volume="flights/model")},
 )
 
 

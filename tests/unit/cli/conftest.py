@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from muster.cli.app import named
 from muster.core import wire
-from muster.core.data import Input, Output
+from muster.core.data import Input, OutputTarget
 from muster.core.job import JobSpec, Role
 from muster.core.origin import Origin
 from muster.core.replica import PartManifest
@@ -67,7 +67,7 @@ def make_spec(**changes: Any) -> JobSpec:
         "image": "train",
         "image_digest": DIGEST,
         "roles": (Role(entrypoint="flights.train:train"),),
-        "outputs": {"model": Output(volume="flights/model")},
+        "outputs": {"model": OutputTarget(volume="flights/model")},
         "params": {"epochs": 5},
         "origin": Origin(dag_id="flights", run_id="manual-1", task_id="train"),
     }
@@ -105,7 +105,7 @@ def history(store: FolderStore) -> FolderStore:
     for month in ("2013-01", "2013-02"):
         spec = make_spec(
             name="flights.features",
-            outputs={"features": Output(volume="flights/features", partition=month)},
+            outputs={"features": OutputTarget(volume="flights/features", partition=month)},
             roles=(Role(entrypoint="flights.etl:features"),),
         )
         files = {"features": {"part.parquet": month.encode() * 100}}

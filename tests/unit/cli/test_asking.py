@@ -7,12 +7,12 @@ import sys
 
 import pytest
 
-from muster.airflow.embedded.result import Question
+from muster.airflow.embedded.result import Approval
 from muster.cli.asking import Asking
 from muster.core.errors import SpecError
 
-SURE = Question(task="sure", subject="Give it?", body="5 %\nhave it", options=("Approve", "Reject"))
-SEVERAL = Question(task="which", options=("a", "b", "c"), multiple=True)
+SURE = Approval(task="sure", subject="Give it?", body="5 %\nhave it", options=("Approve", "Reject"))
+SEVERAL = Approval(task="which", options=("a", "b", "c"), multiple=True)
 
 
 def test_a_person_types_the_answer_while_the_run_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:

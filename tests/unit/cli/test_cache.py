@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.unit.cli.conftest import make_spec, run_job
 
-from muster.core.data import Output
+from muster.core.data import OutputTarget
 from muster.core.origin import Origin
 from muster.volumes.folder import FolderStore
 
@@ -20,7 +20,7 @@ def made(store: FolderStore) -> FolderStore:
     """Two Dags made something, and a later run of the first kept it twice."""
     for dag in ("flights", "lab"):
         origin = Origin(instance="laptop", dag_id=dag, run_id="r1", task_id="rows", map_index=3)
-        spec = make_spec(inputs={}, outputs={"rows": Output(volume=f"{dag}/rows")}, origin=origin)
+        spec = make_spec(inputs={}, outputs={"rows": OutputTarget(volume=f"{dag}/rows")}, origin=origin)
         run_job(store, f"{dag}-1", spec, {"rows": {"x": dag.encode()}})
     for run in ("r2", "r3"):
         store.use("flights-1", by=Origin(instance="laptop", dag_id="flights", run_id=run, task_id="rows"))

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from tests.unit.backends.releases.world import NAME, Lines, World
 
-from muster.backends.releases.figures import Seen, if_known, seen_with
+from muster.backends.releases.figures import DeploymentSample, if_known, seen_with
 from muster.backends.releases.manual import promote, roll_back
 from muster.core.data import Pinned
 from muster.core.deployment import Counts, DeploymentStatus, Revision, RevisionState
@@ -58,7 +58,7 @@ class Serving:
             raise Unreachable("no metrics")
         return self.counted
 
-    def look_at(self, names: Collection[str] | None = None) -> list[Seen]:
+    def look_at(self, names: Collection[str] | None = None) -> list[DeploymentSample]:
         wanted = self.known if names is None else names
         return [
             seen_with(self.known[name], if_known(lambda name=name: self.counts(name)))  # type: ignore[misc]

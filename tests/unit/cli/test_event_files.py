@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from muster.cli.event_files import Following
-from muster.core.data import Output
+from muster.cli.event_files import EventFollower
+from muster.core.data import OutputTarget
 from muster.core.job import EVENTS, JobSpec, Role
 from muster.core.status import JobState, JobStatus
 from muster.core.verdict import Cause, Verdict
@@ -18,7 +18,7 @@ SPEC = JobSpec(
     image="spark",
     image_digest="b3:" + "0" * 64,
     roles=(Role(command=("true",)),),
-    outputs={EVENTS: Output(volume="hills/events")},
+    outputs={EVENTS: OutputTarget(volume="hills/events")},
 )
 LOG = "eventlog_v2_app-1"
 
@@ -32,7 +32,7 @@ def test_the_last_lines_of_a_job_that_failed_are_copied(tmp_path: Path) -> None:
     log.mkdir(parents=True)
     (log / "appstatus_app-1.inprogress").touch()
     (log / "events_1_app-1").write_text("began\n")
-    following = Following(store, "rows", tmp_path / "copies", begins=BEGINS)
+    following = EventFollower(store, "rows", tmp_path / "copies", begins=BEGINS)
     copies = tmp_path / "copies" / "main-0" / EVENTS / LOG
     assert not following.look()
     assert (copies / "events_1_app-1").read_text() == "began\n"
@@ -54,4 +54,4 @@ def test_of_a_job_that_left_nothing_the_copies_stay(tmp_path: Path) -> None:
     store.ledger.update(
         JobStatus(job_id="rows", state=JobState.CANCELLED, submitted=1.0, ended=2.0, verdict=verdict)
     )
-    assert Following(store, "rows", tmp_path / "copies", begins=BEGINS).look()
+    assert EventFollower(store, "rows", tmp_path / "copies", begins=BEGINS).look()

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from muster.core.data import Input, Output
+from muster.core.data import Input, OutputTarget
 from muster.core.job import JobSpec, Role
 from muster.core.progress import heard
 from muster.core.status import JobResult, JobState
@@ -30,7 +30,7 @@ def spec(name: str) -> JobSpec:
         image_digest=DIGEST,
         roles=(Role(entrypoint="flights.train:train", replicas=2),),
         inputs={"features": Input(versions=(), many=True)},
-        outputs={"model": Output(volume="flights/model")},
+        outputs={"model": OutputTarget(volume="flights/model")},
         params={"epochs": 5},
     )
 

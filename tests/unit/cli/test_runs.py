@@ -11,7 +11,7 @@ import pytest
 from tests.unit.cli.conftest import make_spec, run_job
 
 from muster.airflow.embedded.home import EmbeddedHome
-from muster.core.data import CHECKPOINTS, Input, Output
+from muster.core.data import CHECKPOINTS, Input, OutputTarget
 from muster.core.ingest import ENTRYPOINT
 from muster.core.job import Role
 from muster.core.origin import Origin
@@ -41,7 +41,7 @@ def run_of(store: FolderStore, number: int, *, snapshot: str, epochs: int) -> No
     spec = make_spec(
         name="flights.features",
         params={},
-        outputs={"features": Output(volume="flights/features", partition=f"2013-0{number}")},
+        outputs={"features": OutputTarget(volume="flights/features", partition=f"2013-0{number}")},
         origin=Origin(task_id="features", **where),
     )
     (rows,) = run_job(store, f"features-{number}", spec, {"features": {"a": b"%d" % number}})["features"]
@@ -197,7 +197,7 @@ def test_the_output_of_an_ingest_is_data(muster: Run, store: FolderStore) -> Non
     spec = make_spec(
         roles=(Role(entrypoint=ENTRYPOINT),),
         inputs={},
-        outputs={CHECKPOINTS: Output(volume="raw/events")},
+        outputs={CHECKPOINTS: OutputTarget(volume="raw/events")},
         origin=Origin(dag_id="lab", run_id="manual__2", task_id="raw"),
     )
     store.ledger.create("raw-1", spec)

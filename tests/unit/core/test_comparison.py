@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from muster.core.comparison import (
-    What,
+    DifferenceKind,
     differences,
     essence,
     files_changed,
@@ -16,7 +16,7 @@ from muster.core.comparison import (
     task_key_of,
     whole_key_of,
 )
-from muster.core.data import Input, Output, Pinned
+from muster.core.data import Input, OutputTarget, Pinned
 from muster.core.job import Interpreter, JobSpec, Launcher, Role, SecretRef
 from muster.core.origin import Origin
 from muster.core.resources import Resources
@@ -37,7 +37,7 @@ SPEC = JobSpec(
     roles=(ROLE,),
     code="b3:" + "c" * 64,
     inputs={"rows": rows(3)},
-    outputs={"model": Output(volume="loop/model", partition="2013-01")},
+    outputs={"model": OutputTarget(volume="loop/model", partition="2013-01")},
     params={"lr": 0.1, "epochs": 4},
     env={"MODE": "fast"},
     secrets={"TOKEN": SecretRef(source="connection", name="mlflow#password")},
@@ -71,7 +71,10 @@ MATTERS = [
     ({"inputs": {"rows": rows(3), "more": rows(4)}}, "input more: none → loop/rows@4"),
     ({"inputs": {"rows": rows(1, 2, 3, 4)}}, "input rows: loop/rows@3 → @1…@4"),
     ({"inputs": {"rows": rows(3, many=True)}}, "input rows: loop/rows@3 → a list of loop/rows@3"),
-    ({"outputs": {"model": Output(volume="loop/model")}}, "output model: loop/model@2013-01 → loop/model"),
+    (
+        {"outputs": {"model": OutputTarget(volume="loop/model")}},
+        "output model: loop/model@2013-01 → loop/model",
+    ),
     ({"env": {"MODE": "slow"}}, 'env MODE "fast" → "slow"'),
     ({"env": {}}, 'env MODE "fast" → none'),
     (
@@ -137,7 +140,7 @@ def test_every_field_of_a_job_is_one_or_the_other() -> None:
 
 def test_the_same_partition_of_another_name_matters() -> None:
     now = replace(SPEC, inputs={"rows": rows(3, partition="2013-02")})
-    assert [each.what for each in differences(SPEC, now)] == [What.INPUT]
+    assert [each.what for each in differences(SPEC, now)] == [DifferenceKind.INPUT]
 
 
 def test_of_several_roles_each_is_named() -> None:

@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from muster.core.data import Input, Output, Pinned
+from muster.core.data import Input, OutputTarget, Pinned
 from muster.core.errors import SpecError
 
 DIGEST = "b3:" + "0" * 64
@@ -28,4 +28,4 @@ def test_an_input_is_pinned() -> None:
 )
 def test_an_output_refuses_nonsense_when_built(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(SpecError, match=f"output to a/b: {message}"):
-        Output(volume="a/b", **fields)
+        OutputTarget(volume="a/b", **fields)

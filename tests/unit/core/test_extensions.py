@@ -25,9 +25,9 @@ OWN = set(PROJECT["entry-points"][extensions.GROUP])
 
 @pytest.fixture(autouse=True)
 def found_anew(tmp_path: Path) -> Iterator[None]:
-    extensions._found.cache_clear()
+    extensions.find.cache_clear()
     yield
-    extensions._found.cache_clear()
+    extensions.find.cache_clear()
     for name, module in list(sys.modules.items()):
         if str(getattr(module, "__file__", "")).startswith(str(tmp_path)):
             del sys.modules[name]
@@ -128,7 +128,7 @@ def test_finding_them_takes_a_few_milliseconds() -> None:
     extensions.extensions()  # imported
     seconds = []
     for _ in range(5):
-        extensions._found.cache_clear()
+        extensions.find.cache_clear()
         began = time.process_time()
         extensions.extensions()
         seconds.append(time.process_time() - began)

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.core.data import Output
+from muster.core.data import OutputTarget
 from muster.core.errors import SpecError
 from muster.core.job import JobSpec, Launcher, Role, SecretRef
 from muster.core.origin import Origin
@@ -28,8 +28,11 @@ def spec(**changes):
         ({"image_digest": "b3:12"}, "64 hex digits"),
         ({"roles": ()}, "needs a role"),
         ({"roles": (ROLE, ROLE)}, "called the same"),
-        ({"outputs": {"m": Output(volume="a/b"), "n": Output(volume="a/b")}}, "same volume and partition"),
-        ({"outputs": {"x": Output(volume="a/b")}, "params": {"x": 1}}, "both output and param"),
+        (
+            {"outputs": {"m": OutputTarget(volume="a/b"), "n": OutputTarget(volume="a/b")}},
+            "same volume and partition",
+        ),
+        ({"outputs": {"x": OutputTarget(volume="a/b")}, "params": {"x": 1}}, "both output and param"),
         ({"params": {"checkpoints": 1}}, "muster's own"),
         ({"params": {"a-b": 1}}, "Python identifier"),
         ({"params": {"a": float("nan")}}, "JSON value"),

@@ -3,7 +3,7 @@ import json
 import pytest
 
 from muster.core import wire
-from muster.core.data import Input, Output, Pinned
+from muster.core.data import Input, OutputTarget, Pinned
 from muster.core.deployment import DeploymentSpec, SmokeRequest
 from muster.core.errors import SpecError
 from muster.core.job import JobSpec, Launcher, Role, SecretRef
@@ -32,7 +32,10 @@ SPEC = JobSpec(
         ),
     ),
     inputs={"train": Input(versions=(PINNED, PINNED), many=True), "one": Input(versions=(PINNED,))},
-    outputs={"model": Output(volume="flights/model"), "days": Output(volume="flights/days", partition="*")},
+    outputs={
+        "model": OutputTarget(volume="flights/model"),
+        "days": OutputTarget(volume="flights/days", partition="*"),
+    },
     params={"epochs": 5, "rate": 0.1, "names": ["a", None], "deep": {"x": [1, {"y": True}]}},
     env={"A": "1"},
     secrets={"TOKEN": SecretRef(source="environment", name="TOKEN")},

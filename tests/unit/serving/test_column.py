@@ -10,8 +10,8 @@ import pytest
 
 from muster_serving.column import Column
 from muster_serving.errors import ModelError, RequestError
-from muster_serving.process.layout import Layout
-from muster_serving.signature import Signature
+from muster_serving.process.layout import RecordLayout
+from muster_serving.signature import ModelSignature
 
 
 def column(datatype: str, **entry: Any) -> Column:
@@ -93,7 +93,9 @@ def test_a_float_that_stands_for_several_whole_numbers_is_none_of_them(value: fl
 
 def test_a_graph_takes_the_place_of_a_text_and_has_no_null() -> None:
     zone = {"name": "zone", "datatype": "BYTES", "categories": ["a", "b"]}
-    made = Signature.parse({"format": 2, "inputs": [zone], "outputs": [{"name": "y", "datatype": "FP32"}]})
+    made = ModelSignature.parse(
+        {"format": 2, "inputs": [zone], "outputs": [{"name": "y", "datatype": "FP32"}]}
+    )
     assert made.outside({"zone": ["a", "moon"]}) == ("zone",)
     placed = made.with_places()
     assert placed.inputs["zone"].array(["b", "a"]).tolist() == [1, 0]
@@ -101,7 +103,7 @@ def test_a_graph_takes_the_place_of_a_text_and_has_no_null() -> None:
     with pytest.raises(RequestError, match="found text 'moon', expected one of a, b"):
         placed.inputs["zone"].value("moon")
     for more, holds in (({"nullable": True}, False), ({"nullable": True, "fallback": "a"}, True)):
-        made = Signature.parse({**made.document, "inputs": [{**zone, **more}]})
+        made = ModelSignature.parse({**made.document, "inputs": [{**zone, **more}]})
         if holds:
             made.check_nulls("a graph")
         else:
@@ -115,7 +117,7 @@ def test_two_hundred_columns_go_to_a_worker_and_come_back_as_they_are() -> None:
         columns = [_any(random, f"x{i}") for i in range(5)]
         rows = int(random.integers(1, 5))
         asked = {c.name: [_value(random, c) for _ in range(rows * math.prod(c.tail))] for c in columns}
-        layout = Layout(columns)
+        layout = RecordLayout(columns)
         found = layout.unpack(layout.pack_values(asked, rows), rows)
         for one in columns:
             expected = one.array(asked[one.name]).reshape(rows, *one.tail)

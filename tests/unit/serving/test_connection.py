@@ -18,8 +18,8 @@ from tests.waiting import GUARD_SECONDS, eventually, until
 from uvicorn.server import ServerState
 
 from muster_serving import connection as room
-from muster_serving.body import Budget, ClientGone, read_body
-from muster_serving.connection import Connection
+from muster_serving.body import ByteBudget, ClientGone, read_body
+from muster_serving.connection import LimitedConnection
 from muster_serving.errors import RequestError
 
 MIB = 1 << 20
@@ -27,7 +27,7 @@ GET = b"GET / HTTP/1.1\r\nHost: x\r\n"
 
 
 class Served:
-    """An application behind :class:`Connection`, on a loop of its own.
+    """An application behind :class:`LimitedConnection`, on a loop of its own.
 
     :ivar begun: how many requests the application was asked.
     :ivar most: the most that were parsed and not answered at one time.
@@ -35,7 +35,7 @@ class Served:
 
     def __init__(self) -> None:
         self.begun = self.most = 0
-        self.budget = Budget(4 * MIB)
+        self.budget = ByteBudget(4 * MIB)
         self.state = ServerState()
         self._config = uvicorn.Config(
             self._app, interface="asgi3", log_config=None, ws="none", proxy_headers=False
@@ -49,7 +49,9 @@ class Served:
 
     async def _open(self) -> asyncio.Server:
         return await self._loop.create_server(
-            lambda: Connection(config=self._config, server_state=self.state, app_state={}), "127.0.0.1", 0
+            lambda: LimitedConnection(config=self._config, server_state=self.state, app_state={}),
+            "127.0.0.1",
+            0,
         )
 
     async def _app(self, scope: Any, receive: Any, send: Any) -> None:
@@ -166,15 +168,15 @@ def test_what_is_longer_than_any_request_is_refused(
 @pytest.mark.parametrize("start", [GET + b"A: ", b"GET /", GET])
 def test_of_what_never_ends_little_is_parsed(served: Served, start: bytes) -> None:
     parsed = 0
-    parse = Connection.parse
+    parse = LimitedConnection.parse
 
-    def counting(connection: Connection, data: Any) -> None:
+    def counting(connection: LimitedConnection, data: Any) -> None:
         nonlocal parsed
         parsed += len(data)
         parse(connection, data)
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(Connection, "parse", counting)
+        patched.setattr(LimitedConnection, "parse", counting)
         assert refusal(served.send(start, b"a" * 20 * MIB))[0] in (414, 431)
     assert parsed < 32 << 10
 

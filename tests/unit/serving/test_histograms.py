@@ -13,9 +13,9 @@ import muster
 from muster.core.histograms import of_numbers
 from muster_serving.errors import ModelError
 from muster_serving.histograms import Histograms
-from muster_serving.signature import Signature
+from muster_serving.signature import ModelSignature
 
-SIGNATURE = Signature.parse(
+SIGNATURE = ModelSignature.parse(
     {
         "format": 1,
         "inputs": [
@@ -63,7 +63,7 @@ def test_what_a_job_writes_is_read(tmp_path: Path) -> None:
         "place": np.zeros((60, 3), np.float32),
     }
     muster.signature(inputs=rows, outputs=[0.5] * 60).save(tmp_path)
-    found = Histograms.load(tmp_path, Signature.load(tmp_path / "signature.json"))
+    found = Histograms.load(tmp_path, ModelSignature.load(tmp_path / "signature.json"))
     for row in range(60):
         found.count(found.places({name: column[row : row + 1] for name, column in rows.items()}, 1))
     assert {name: tuple(bins.asked) for name, bins in found.inputs.items()} == {

@@ -20,7 +20,7 @@ if (root := str(Path(__file__).parents[3])) not in sys.path:
 from tests.contract.test_store import seal_written
 from tests.unit.volumes.conftest import Work
 
-from muster.core.data import CARRIED, Output
+from muster.core.data import CARRIED, OutputTarget
 from muster.volumes.lineage import compare
 from muster.volumes.service.client import ServiceStore
 
@@ -89,7 +89,7 @@ def one(path: Path, begins: bytes, size_bytes: int) -> None:
 def again(work: Work, files: int) -> None:
     """Make the version that follows: the second file is changed, the third is gone, one is new."""
     (base,) = work.store.resolve(f"{VOLUME}@1")
-    spec = work.spec(inputs={"before": base}, out=Output(volume=VOLUME, base="before"))
+    spec = work.spec(inputs={"before": base}, out=OutputTarget(volume=VOLUME, base="before"))
     work.store.ledger.create("job-2", spec)
     staging = work.store.stage("job-2")
     out = staging.output("main", 0, "out")

@@ -17,7 +17,7 @@ import sys
 from pathlib import Path
 
 from conftest import Work
-from muster.core.data import CARRIED, CHECKPOINTS, Output
+from muster.core.data import CARRIED, CHECKPOINTS, OutputTarget
 from muster.core.errors import NotFound, StoreError
 from muster.volumes.folder import FolderStore
 
@@ -63,9 +63,9 @@ def prepare(root):
         replicas=2,
         inputs={"before": before, "state": state},
         features="features",
-        months=Output(volume="months", partition="*"),
-        more=Output(volume="more", base="before", after=1, retires=(1,)),
-        **{CHECKPOINTS: Output(volume="state", base="state", after=1)},
+        months=OutputTarget(volume="months", partition="*"),
+        more=OutputTarget(volume="more", base="before", after=1, retires=(1,)),
+        **{CHECKPOINTS: OutputTarget(volume="state", base="state", after=1)},
     )
     first = {
         "features": {"kept": b"same", "d/new": b"22", "mine/0": b"0"},

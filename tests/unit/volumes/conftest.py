@@ -12,7 +12,7 @@ if (root := str(Path(__file__).parents[3])) not in sys.path:
 
 from tests.contract.test_store import write_and_seal
 
-from muster.core.data import Input, Output
+from muster.core.data import Input, OutputTarget
 from muster.core.job import JobSpec, Role
 from muster.core.status import JobState, JobStatus
 from muster.volumes.folder import FolderStore
@@ -31,7 +31,9 @@ class Work:
             image_digest="b3:" + "0" * 64,
             roles=(Role(replicas=replicas, entrypoint="etl:run"),),
             inputs={n: Input(versions=(v.pinned,)) for n, v in (inputs or {}).items()},
-            outputs={n: o if isinstance(o, Output) else Output(volume=o) for n, o in outputs.items()},
+            outputs={
+                n: o if isinstance(o, OutputTarget) else OutputTarget(volume=o) for n, o in outputs.items()
+            },
             code=code,
         )
 

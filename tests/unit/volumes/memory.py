@@ -62,7 +62,7 @@ from muster.volumes.gather import (
 from muster.volumes.held import DAY_SECONDS
 from muster.volumes.listing import Listing, parse
 from muster.volumes.manifest import Entry, render
-from muster.volumes.retention import Rules, why_kept
+from muster.volumes.retention import RetentionRules, why_kept
 from muster.volumes.selection import by_digest, no_number, no_volume, nothing, select
 from muster.volumes.tree import copy_file, copy_tree, held_files_of, lengthen, remove, unlock
 
@@ -651,7 +651,7 @@ class MemoryStore:
         young_days: float = 0.0,
         checkpoint_days: float = 7.0,
     ) -> Plan:
-        rules = Rules(
+        rules = RetentionRules(
             volumes=volumes,
             keep_last=keep_last,
             keep_partitions=keep_partitions,

@@ -1,13 +1,15 @@
 import pytest
 
-from muster.core.data import Output
+from muster.core.data import OutputTarget
 from muster.core.errors import Corrupt
 from muster.volumes.beginning import begin_with_last, replace_last
 from muster.volumes.folder import FolderStore
 
 
 def partition(work, job_id, name):
-    work.seal(job_id, work.spec(out=Output(volume="v", partition=name)), {"out": {"x": job_id.encode()}})
+    work.seal(
+        job_id, work.spec(out=OutputTarget(volume="v", partition=name)), {"out": {"x": job_id.encode()}}
+    )
     work.store.commit(job_id, attempt=1)
 
 

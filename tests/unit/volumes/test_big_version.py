@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from tests.unit.volumes.service.process import Service
 
-from muster.core.data import Output
+from muster.core.data import OutputTarget
 from muster.volumes.folder import FolderStore
 from muster.volumes.pages import INDEX, MOST_BYTES
 
@@ -101,7 +101,7 @@ def test_a_commit_of_many_partitions(work, opened, count):
 
 
 def commit(work, opened, volume, count):
-    spec = work.spec(out=Output(volume=volume, partition="*"))
+    spec = work.spec(out=OutputTarget(volume=volume, partition="*"))
     work.seal(f"job-{volume}", spec, {"out": {f"{named(n)}/rows": b"%d" % n for n in range(count)}})
     return opened(lambda: work.store.commit(f"job-{volume}", attempt=1))
 

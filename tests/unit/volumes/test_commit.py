@@ -13,7 +13,7 @@ from tests.contract.test_store import seal_written, write
 from tests.namespaces import on_a_small_disk
 
 from muster.core import wire
-from muster.core.data import CARRIED, CHECKPOINTS, Output
+from muster.core.data import CARRIED, CHECKPOINTS, OutputTarget
 from muster.core.errors import BadOutput, Conflict, StoreError
 from muster.core.job import Role
 from muster.core.replica import PartManifest
@@ -44,7 +44,9 @@ def test_a_commit_cut_off_at_any_step_shows_nothing_or_all_and_can_be_done_again
 
 def test_the_mark_of_a_commit_retires(work, store):
     old = work.run("a-1", {"x": b"1"}, volume="v")
-    spec = work.spec(inputs={"before": old}, out=Output(volume="v", base="before", after=1, retires=(1,)))
+    spec = work.spec(
+        inputs={"before": old}, out=OutputTarget(volume="v", base="before", after=1, retires=(1,))
+    )
     work.seal("a-2", spec, {"out": {"all": b"1"}})
     store.commit("a-2", attempt=1)
     mark = store.layout.version("v", 1) / "replaced" / "a-2"
@@ -61,7 +63,9 @@ def test_the_mark_of_a_commit_retires(work, store):
 
 def test_the_mark_of_a_job_that_never_commits_says_nothing(work, store):
     old = work.run("a-1", {"x": b"1"}, volume="v")
-    spec = work.spec(inputs={"before": old}, out=Output(volume="v", base="before", after=1, retires=(1,)))
+    spec = work.spec(
+        inputs={"before": old}, out=OutputTarget(volume="v", base="before", after=1, retires=(1,))
+    )
     (store.layout.version("v", 1) / "replaced").mkdir()
     (store.layout.version("v", 1) / "replaced" / "a-2").write_text("replaced by v@2")
     assert store.resolve("v@latest") == (old,)
@@ -85,10 +89,10 @@ def test_files_that_did_not_change_are_shared_with_the_version_before(work, stor
 
 
 def test_only_the_same_partition_is_compared(work, store):
-    spec = work.spec(out=Output(volume="months", partition="2013-01"))
+    spec = work.spec(out=OutputTarget(volume="months", partition="2013-01"))
     work.seal("a-1", spec, {"out": {"x": b"1"}})
     ((first,),) = store.commit("a-1", attempt=1).values()
-    spec = work.spec(out=Output(volume="months", partition="2013-02"))
+    spec = work.spec(out=OutputTarget(volume="months", partition="2013-02"))
     work.seal("a-2", spec, {"out": {"x": b"1"}})
     ((second,),) = store.commit("a-2", attempt=1).values()
     assert inodes(store.path(first.address)) != inodes(store.path(second.address))
@@ -400,7 +404,7 @@ def test_checkpoints_that_come_back_are_no_links_into_a_version(work, store):
     work.run("a-2", {"same": b"same", "stays": b"1"}, volume="rows")
     spec = work.spec(
         inputs={"before": first},
-        **{CHECKPOINTS: Output(volume="rows", base="before", after=first.number)},
+        **{CHECKPOINTS: OutputTarget(volume="rows", base="before", after=first.number)},
     )
     files = {CHECKPOINTS: {CARRIED: b"stays\n", "same": b"same", "new": b"2"}}
     staging = work.seal("b-1", spec, files)
@@ -413,7 +417,7 @@ def test_checkpoints_that_come_back_are_no_links_into_a_version(work, store):
 
 
 def test_a_commit_has_the_steps_that_its_outputs_ask_for(work):
-    plain, first = work.spec(out="v"), work.spec(out=Output(volume="v", after=0))
+    plain, first = work.spec(out="v"), work.spec(out=OutputTarget(volume="v", after=0))
     assert commit.Step().is_of(plain)
     assert not any(commit.Step(field=name).is_of(plain) for name in ("base", "after", "retires"))
     assert commit.Step(field="after").is_of(first), "after=0: the first of its volume"

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from muster.core.data import Output
+from muster.core.data import OutputTarget
 from muster.core.errors import Conflict
 from muster.core.job import JobSpec, Role
 from muster.core.status import JobState, JobStatus
@@ -24,7 +24,7 @@ SPEC = JobSpec(
     image="train",
     image_digest=f"b3:{0:064}",
     roles=(Role(command=("train",), replicas=2),),
-    outputs={"model": Output(volume="flights/model")},
+    outputs={"model": OutputTarget(volume="flights/model")},
 )
 CALLS = ("rename", "mkdir", "unlink", "rmdir", "symlink")
 

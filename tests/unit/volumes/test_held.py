@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.core.data import Output
+from muster.core.data import OutputTarget
 from muster.core.job import EVENTS, JobSpec, Role
 from muster.core.origin import Origin
 from muster.core.status import JobState, JobStatus
@@ -86,7 +86,7 @@ def test_the_event_log_of_a_job_that_failed_stays_for_a_week_unless_the_disk_is_
     tmp_path: Path, cause: Cause
 ) -> None:
     store, job_id = FolderStore(tmp_path / "store"), "rows"
-    outputs = {"made": Output(volume="hills/rows"), EVENTS: Output(volume="hills/events")}
+    outputs = {"made": OutputTarget(volume="hills/rows"), EVENTS: OutputTarget(volume="hills/events")}
     store.ledger.create(job_id, replace(SPEC, outputs=outputs))
     staging = store.stage(job_id)
     for output, name in (("made", "part-0"), (EVENTS, "events_1")):

@@ -11,7 +11,7 @@ import pytest
 from tests.contract.test_store import seal_written
 
 from muster.core import kept
-from muster.core.data import CHECKPOINTS, Output
+from muster.core.data import CHECKPOINTS, OutputTarget
 from muster.core.errors import BadOutput, NotFound, SpecError, StoreError
 from muster.core.names import check_new_partition
 from muster.core.status import JobState, JobStatus
@@ -295,10 +295,10 @@ def test_a_partition_that_would_sort_wrongly_is_refused_where_a_version_is_made(
     with pytest.raises(SpecError, match="ordered as text, and 2026-8 would come after 2026-10"):
         store.add("flights/raw", tmp_path / "x", partition=name)
     with pytest.raises(SpecError, match="two digits"):
-        store.ledger.create("a-1", work.spec(out=Output(volume="flights/raw", partition=name)))
+        store.ledger.create("a-1", work.spec(out=OutputTarget(volume="flights/raw", partition=name)))
     for right in ("2026-08", "2026-08-01", "2026-Q3", "v1", "v2.1", "q3"):
         check_new_partition(right)
-    assert Output(volume="flights/raw", partition=name).partition == name, "a job that is there is read"
+    assert OutputTarget(volume="flights/raw", partition=name).partition == name, "a job that is there is read"
 
 
 @pytest.mark.parametrize("note", [3, {"run": 1}, None, Path("x"), "x" * 4001])

@@ -4,7 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from muster.core.data import Output
+from muster.core.data import OutputTarget
 from muster.volumes import numbers, tree
 from muster.volumes.folder import FolderStore
 
@@ -33,7 +33,9 @@ def test_a_commit_opens_no_more_in_a_volume_of_many_versions(work, store, opened
 @pytest.mark.slow
 def test_a_partition_that_is_new_to_a_volume_costs_a_look_at_a_few_versions(work, opened):
     def run(job_id, partition):
-        work.seal(job_id, work.spec(out=Output(volume=VOLUME, partition=partition)), {"out": {"x": b"1"}})
+        work.seal(
+            job_id, work.spec(out=OutputTarget(volume=VOLUME, partition=partition)), {"out": {"x": b"1"}}
+        )
         return len(opened(lambda: FolderStore(work.store.layout.root).commit(job_id, attempt=1)))
 
     costs = [run(f"a-{n}", f"p{n:03}") for n in range(3 * numbers.LOOK_BACK)]

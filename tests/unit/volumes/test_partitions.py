@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 
-from muster.core.data import Output
+from muster.core.data import OutputTarget
 from muster.core.errors import NotFound
 from muster.volumes import numbers, partitions
 from muster.volumes.beginning import begin_with_last, replace_last
@@ -25,7 +25,7 @@ def named(n):
 
 def commit(work, count, *, job_id="job", volume=VOLUME, first=0):
     """Commit many partitions at once, each with a version."""
-    spec = work.spec(out=Output(volume=volume, partition="*"))
+    spec = work.spec(out=OutputTarget(volume=volume, partition="*"))
     work.seal(job_id, spec, {"out": {f"{named(n)}/x": b"%d" % n for n in range(first, first + count)}})
     work.store.commit(job_id, attempt=1)
 
@@ -112,7 +112,9 @@ def test_where_a_version_is_the_first_nothing_is_read_for_a_message(work, store,
 def test_the_first_version_of_a_partition_is_committed_after_a_look_at_the_newest(work, store, again, opened):
     commit(work, MANY)
     again().resolve(f"{VOLUME}@latest")
-    work.seal("new", work.spec(out=Output(volume=VOLUME, partition="new", after=0)), {"out": {"x": b"1"}})
+    work.seal(
+        "new", work.spec(out=OutputTarget(volume=VOLUME, partition="new", after=0)), {"out": {"x": b"1"}}
+    )
     assert records(opened, lambda: again().commit("new", attempt=1)) <= numbers.LOOK_BACK + 2
 
 

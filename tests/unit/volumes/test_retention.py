@@ -10,7 +10,7 @@ import pytest
 from tests.contract.test_store import write
 from tests.waiting import GUARD_SECONDS
 
-from muster.core.data import Output
+from muster.core.data import OutputTarget
 from muster.core.errors import Corrupt, NotFound, SpecError, StoreError
 from muster.core.job import JobSpec, Role
 from muster.core.origin import Origin
@@ -31,7 +31,7 @@ def kept(store, **options):
 
 def test_the_last_versions_of_each_partition_stay(work, store):
     for n in range(3):
-        spec = work.spec(out=Output(volume="months", partition="*"))
+        spec = work.spec(out=OutputTarget(volume="months", partition="*"))
         work.seal(f"a-{n}", spec, {"out": {"2013-01/x": b"%d" % n, f"2013-0{n + 2}/x": b"1"}})
         store.commit(f"a-{n}", attempt=1)
     assert going(store, keep_last=1) == ["months@1", "months@3"]
@@ -102,7 +102,7 @@ def test_what_was_made_lately_stays_unless_it_is_retired(work, store, monkeypatc
 
 def replace_version(work, job_id, old):
     """Run a job whose commit retires the version that it begins with, and end it; return the new version."""
-    out = Output(volume=old.volume, base="before", after=old.number, retires=(old.number,))
+    out = OutputTarget(volume=old.volume, base="before", after=old.number, retires=(old.number,))
     spec = work.spec(inputs={"before": old}, out=out)
     work.seal(job_id, spec, {"out": {"all": job_id.encode()}})
     ((made,),) = work.store.commit(job_id, attempt=1).values()

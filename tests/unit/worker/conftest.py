@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from muster.core.data import Input, Output, Pinned
+from muster.core.data import Input, OutputTarget, Pinned
 from muster.core.job import JobSpec, Launcher, Role
 from muster.core.replica import PartManifest, Replica, Report
 from muster.core.resources import Resources
@@ -95,7 +95,7 @@ class Bench:
             roles=roles,
             launcher=Launcher(launcher),
             inputs=pinned,
-            outputs={name: Output(volume=f"out/{name.lower()}") for name in outputs},
+            outputs={name: OutputTarget(volume=f"out/{name.lower()}") for name in outputs},
             params=params or {},
             code=DIGEST,
             **spec,

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from muster.worker.courier import Courier
-from muster.worker.spool import Spool
+from muster.worker.spool import LineSpool
 from muster.worker.store import Refused, Stale
 
 FULL = b"x" * 99 + b"\n"
@@ -32,8 +32,8 @@ class Service:
 
 
 @pytest.fixture
-def spool(tmp_path: Path) -> Spool:
-    return Spool(str(tmp_path), most_bytes=len(FULL))
+def spool(tmp_path: Path) -> LineSpool:
+    return LineSpool(str(tmp_path), most_bytes=len(FULL))
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def spool(tmp_path: Path) -> Spool:
     ],
 )
 def test_what_ends_it_is_known_and_nobody_waits_for_room(
-    spool: Spool, error: Exception, stale: str, refused: str
+    spool: LineSpool, error: Exception, stale: str, refused: str
 ) -> None:
     woken = threading.Event()
     courier = Courier(Service(error), spool, wake=woken.set)  # type: ignore[arg-type]
@@ -59,7 +59,7 @@ def test_what_ends_it_is_known_and_nobody_waits_for_room(
 
 
 @pytest.fixture
-def told(spool: Spool) -> Iterator[list[int]]:
+def told(spool: LineSpool) -> Iterator[list[int]]:
     """A handler as a pod's first process has it; the signals that came."""
     signals: list[int] = []
 
@@ -72,7 +72,7 @@ def told(spool: Spool) -> Iterator[list[int]]:
     signal.signal(signal.SIGUSR1, before)
 
 
-def test_who_is_told_to_stop_waits_for_no_room(spool: Spool, told: list[int]) -> None:
+def test_who_is_told_to_stop_waits_for_no_room(spool: LineSpool, told: list[int]) -> None:
     service = Service()
     courier = Courier(service, spool, wake=lambda: None)  # type: ignore[arg-type]
     courier.start()

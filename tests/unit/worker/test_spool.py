@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from muster.worker.spool import Spool
+from muster.worker.spool import LineSpool
 
 
 @pytest.fixture
-def spool(tmp_path: Path) -> Spool:
-    return Spool(str(tmp_path), most_bytes=100)
+def spool(tmp_path: Path) -> LineSpool:
+    return LineSpool(str(tmp_path), most_bytes=100)
 
 
-def drained(spool: Spool, *, held: int = 0) -> bytes:
+def drained(spool: LineSpool, *, held: int = 0) -> bytes:
     """All that is left after `held` bytes, as it is sent."""
     spool.close()
     sent = b""
@@ -26,12 +26,12 @@ def drained(spool: Spool, *, held: int = 0) -> bytes:
     return sent
 
 
-def test_it_leaves_no_name_behind(spool: Spool, tmp_path: Path) -> None:
+def test_it_leaves_no_name_behind(spool: LineSpool, tmp_path: Path) -> None:
     spool.add(b"a\n")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_is_not_held_comes_again(spool: Spool) -> None:
+def test_what_is_not_held_comes_again(spool: LineSpool) -> None:
     spool.add(b"one\ntwo\n")
     assert spool.head(100) == spool.head(100) == (0, b"one\ntwo\n")
     spool.drop(4)
@@ -39,14 +39,14 @@ def test_what_is_not_held_comes_again(spool: Spool) -> None:
     assert spool.head(100) == (4, b"two\nthree\n")
 
 
-def test_only_whole_lines_go_together(spool: Spool) -> None:
+def test_only_whole_lines_go_together(spool: LineSpool) -> None:
     spool.add(b"one\ntwo\nthree\n")
     assert spool.head(9) == (0, b"one\ntwo\n")
     assert spool.head(2) == (0, b"on")  # one that is longer than that goes in parts
 
 
 def test_room_comes_back(tmp_path: Path) -> None:
-    spool = Spool(str(tmp_path), most_bytes=8)
+    spool = LineSpool(str(tmp_path), most_bytes=8)
     for number in range(100):
         spool.add(b"%07d\n" % number)
         assert spool.head(100) == (8 * number, b"%07d\n" % number)
@@ -56,7 +56,7 @@ def test_room_comes_back(tmp_path: Path) -> None:
 
 def test_a_reader_that_is_always_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("muster.worker.spool.COMPACT_BYTES", 64)
-    spool, sent = Spool(str(tmp_path)), b""
+    spool, sent = LineSpool(str(tmp_path)), b""
     spool.add(b"start\n")
     for number in range(100):
         spool.add(b"line %d\n" % number)
@@ -66,7 +66,7 @@ def test_a_reader_that_is_always_behind(tmp_path: Path, monkeypatch: pytest.Monk
     assert sent + drained(spool, held=len(sent)) == b"start\n" + b"".join(lines)
 
 
-def test_what_there_is_no_room_for_is_counted(spool: Spool) -> None:
+def test_what_there_is_no_room_for_is_counted(spool: LineSpool) -> None:
     spool.add(b"a" * 97 + b"\n")
     spool.stall()
     for _ in range(3):
@@ -81,7 +81,7 @@ def test_what_there_is_no_room_for_is_counted(spool: Spool) -> None:
 
 @pytest.mark.parametrize("goes_on", [lambda spool: spool.drop(98), lambda spool: spool.stall()])
 def test_who_adds_too_much_waits_for_a_service_that_takes_it(
-    spool: Spool, goes_on: Callable[[Spool], None]
+    spool: LineSpool, goes_on: Callable[[LineSpool], None]
 ) -> None:
     spool.add(b"a" * 97 + b"\n")
     writer = threading.Thread(target=spool.add, args=(b"more\n",))
@@ -93,14 +93,14 @@ def test_who_adds_too_much_waits_for_a_service_that_takes_it(
     assert not writer.is_alive()
 
 
-def test_what_is_left_out_last_is_said_at_the_end(spool: Spool) -> None:
+def test_what_is_left_out_last_is_said_at_the_end(spool: LineSpool) -> None:
     spool.add(b"a" * 99 + b"\n")
     spool.stall()
     spool.add(b"left out\n")
     assert b"[muster] 9 bytes of lines are left out here" in drained(spool)
 
 
-def test_a_full_disk(spool: Spool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk(spool: LineSpool, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> int:
         raise OSError(28, "No space left on device")
 
@@ -115,7 +115,7 @@ def test_a_full_disk(spool: Spool, monkeypatch: pytest.MonkeyPatch) -> None:
     assert lines[2] == b"three"
 
 
-def test_who_waits_is_woken(spool: Spool) -> None:
+def test_who_waits_is_woken(spool: LineSpool) -> None:
     found: list[tuple[int, bytes]] = []
     reader = threading.Thread(target=lambda: found.append(spool.head(100)))
     reader.start()
@@ -124,7 +124,7 @@ def test_who_waits_is_woken(spool: Spool) -> None:
     assert found == [(0, b"late\n")]
 
 
-def test_who_waits_is_woken_at_the_end(spool: Spool) -> None:
+def test_who_waits_is_woken_at_the_end(spool: LineSpool) -> None:
     reader = threading.Thread(target=spool.head, args=(100,))
     reader.start()
     spool.close()

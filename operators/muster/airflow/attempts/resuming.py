@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from muster.core.comparison import Difference, What, differences
+from muster.core.comparison import Difference, DifferenceKind, differences
 from muster.core.errors import NotFound, SpecError
 from muster.core.wire import plain
 from muster.volumes.changes import code_changed
@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # a Dag file imports this room
     from muster.volumes.protocols import LocalStore
 
 # Checkpoints are of the same where the same runs, in as many processes, with the same inputs.
-_OTHERS = frozenset({What.SHAPE, What.INPUT})
+_OTHERS = frozenset({DifferenceKind.SHAPE, DifferenceKind.INPUT})
 
 
 class Resume(str, Enum):

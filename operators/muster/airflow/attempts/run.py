@@ -25,8 +25,8 @@ from muster.airflow.attempts.tracing import tell_life, traced
 from muster.airflow.attempts.verdicts import failure, left_running
 from muster.airflow.attempts.waiting import (
     GoesOn,
+    InlinePatience,
     Overdue,
-    Patience,
     Stopped,
     Wait,
     job_ends,
@@ -153,7 +153,7 @@ class TaskRun:
 
     def make(
         self, build: Callable[[], JobSpec], *, resume: Resume = Resume.NEVER, wish: Wish | None = None
-    ) -> Outcome:
+    ) -> JobOutcome:
         """Do as :meth:`run`, but take what was made before where it is the same.
 
         :param wish: what may be taken; None takes nothing.
@@ -169,14 +169,14 @@ class TaskRun:
         except AirflowRuntimeError:
             return False
 
-    def patience(self) -> Patience:
+    def patience(self) -> InlinePatience:
         """How long this process waits for anything before a trigger does."""
         seconds = None if self.defer is None else inline_wait_seconds()
-        return Patience(seconds=seconds, deadline=self.deadline)
+        return InlinePatience(seconds=seconds, deadline=self.deadline)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
+class JobOutcome:
     """How a job succeeded: that of this try, or the one that made before what is kept.
 
     :param kept: what is kept, or None.
@@ -198,7 +198,7 @@ class _JobRun:
         self._store = task.context["task_state_store"]
         self._key = key
 
-    def run(self, build: Callable[[], JobSpec]) -> Outcome:
+    def run(self, build: Callable[[], JobSpec]) -> JobOutcome:
         stored = Attempt.load(self._store.get(self._key))
         known = self._status(stored) if stored else self._forgotten()
         decision = self._decide(stored, known)
@@ -229,9 +229,9 @@ class _JobRun:
             raise failure(status) from None
         if status.reason:  # what it survived
             self._task.log.warning("%s", status.reason)
-        return Outcome(status=status)
+        return JobOutcome(status=status)
 
-    def _take(self, spec: JobSpec, attempt: Attempt, job_id: str) -> Outcome | None:
+    def _take(self, spec: JobSpec, attempt: Attempt, job_id: str) -> JobOutcome | None:
         """Take what was made before, unless a person cleared the task, who wants it made again."""
         if self._reuse is None or attempt.anew:
             return None
@@ -240,7 +240,7 @@ class _JobRun:
             return None
         self._remember(replace(attempt, kept=made.job_id))
         push_job_link(self._task.context["ti"], made.job_id)
-        return Outcome(status=self._reuse.status(made), kept=made)
+        return JobOutcome(status=self._reuse.status(made), kept=made)
 
     def _decide(self, stored: Attempt | None, known: JobStatus | None) -> Decision:
         return decide(
@@ -414,7 +414,7 @@ class _JobRun:
         limits = spec.queue_timeout_seconds + spec.run_timeout_seconds  # it may be put back, and wait again
         return status.submitted + limits + BACKSTOP_SECONDS
 
-    def _hand_over(self, job_id: str, offset: int, patience: Patience) -> NoReturn:
+    def _hand_over(self, job_id: str, offset: int, patience: InlinePatience) -> NoReturn:
         from muster.airflow.attempts.trigger import JobTrigger
 
         assert self._task.defer is not None

@@ -22,7 +22,7 @@ from muster.core.wire import dumps, loads
 
 if TYPE_CHECKING:
     from muster.backends.base import Backend
-    from muster.backends.releases.driver import Driver
+    from muster.backends.releases.driver import ReleaseDriver
     from muster.core.status import JobStatus
 
 # A scheduler that hears of the end of a task's process only when its trigger has fired already takes
@@ -222,8 +222,8 @@ class DeploymentTrigger(WaitingTrigger):
                 pass
             self.told = {"outcome": dumps(outcome), "deadline": self.deadline}
 
-    def _driver(self, backend: Backend) -> Driver:
-        from muster.backends.releases.driver import Driver, Order
+    def _driver(self, backend: Backend) -> ReleaseDriver:
+        from muster.backends.releases.driver import Order, ReleaseDriver
         from muster.backends.releases.plan import Plan
 
         order = Order(
@@ -232,7 +232,7 @@ class DeploymentTrigger(WaitingTrigger):
             by=self.by,
             origin=loads(Origin, self.origin),
         )
-        return Driver(backend.deployments, order, revision=self.revision, say=self.say)
+        return ReleaseDriver(backend.deployments, order, revision=self.revision, say=self.say)
 
     def stop_unless_wanted(self) -> bool:
         """Have the release taken back where its task is over, and not as a success."""

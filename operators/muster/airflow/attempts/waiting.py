@@ -47,7 +47,7 @@ class GoesOn(Exception):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Patience:
+class InlinePatience:
     """How long a process waits for a job before a trigger does.
 
     A job that waits for room itself gets only a moment: how long that takes is unknown, while it
@@ -145,7 +145,7 @@ class Wait:
         lines: Lines,
         progress: Progress,
         after: int = 0,
-        patience: Patience | None = None,
+        patience: InlinePatience | None = None,
     ) -> JobStatus:
         """Pass on lines and changes of state until the job has ended, and return its last status.
 
@@ -158,7 +158,7 @@ class Wait:
         :raises Overdue: the job goes on at the deadline of `patience`.
         :raises BackendError: its supervisor was lost again and again.
         """
-        watch = _Watch(backend, job_id, lines, progress, after, patience or Patience())
+        watch = _Watch(backend, job_id, lines, progress, after, patience or InlinePatience())
         for _ in range(PICK_UPS):
             self._run(watch)
             status = backend.status(job_id)
@@ -197,7 +197,7 @@ class _Watch:
         lines: Lines,
         progress: Progress,
         after: int,
-        patience: Patience,
+        patience: InlinePatience,
     ) -> None:
         self._backend = backend
         self._job_id = job_id

@@ -124,7 +124,7 @@ class Expression(ResolveMixin):
         return self.source
 
 
-class Later(ResolveMixin):
+class RunValue(ResolveMixin):
     """Stands for a value that only the run knows, in an instance of a mapped task that is built while a Dag is parsed."""
 
     def iter_references(self) -> Iterator[Any]:

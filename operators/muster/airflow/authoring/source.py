@@ -33,7 +33,7 @@ _FUTURE = __future__.annotations.compiler_flag
 
 
 @dataclass(frozen=True, kw_only=True)
-class Source:
+class FunctionSource:
     """One function's text.
 
     :param file: where it stands.
@@ -62,7 +62,7 @@ class Source:
 
 
 @lru_cache(maxsize=256)
-def source_of(function: Callable[..., Any]) -> Source:
+def source_of(function: Callable[..., Any]) -> FunctionSource:
     """Return the text of a function.
 
     :raises SpecError: it is no plain function, or it uses what an image does not have: names of its
@@ -88,7 +88,7 @@ def source_of(function: Callable[..., Any]) -> Source:
     _refuse_outside(used, {*imports, node.name}, function, file)
     header = ["from __future__ import annotations"] if future else []
     header += sorted({statement for name in used for statement in imports.get(name, ())})
-    return Source(file=Path(file), name=node.name, text=_module(node, lines, header), node=node)
+    return FunctionSource(file=Path(file), name=node.name, text=_module(node, lines, header), node=node)
 
 
 def _check_plain(function: Any) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
-from muster.airflow.authoring.references import Later, VersionReference, is_known
+from muster.airflow.authoring.references import RunValue, VersionReference, is_known
 from muster.core import data
 from muster.core.address import Address
 from muster.core.errors import SpecError
@@ -38,7 +38,7 @@ class Output:
 
 def by_name(value: Any) -> dict[str, Any]:
     """Return a mapping as a dict; None is empty. :raises SpecError: it is something else."""
-    if value is None or isinstance(value, Later):
+    if value is None or isinstance(value, RunValue):
         return {}
     if not isinstance(value, Mapping):
         raise SpecError(f"{value!r:.60}: expected a mapping, such as {{'name': …}}")
@@ -66,7 +66,7 @@ def _output_field(output: Any) -> Any:
     return {"volume": output.volume, "partition": output.partition} if isinstance(output, Output) else output
 
 
-def known_output(field: Any, number: int = 0) -> data.Output:
+def known_output(field: Any, number: int = 0) -> data.OutputTarget:
     """Return an output as far as the Dag file tells it.
 
     :param number: tells the stand-ins of several outputs apart, as two must not go to one partition.
@@ -77,16 +77,16 @@ def known_output(field: Any, number: int = 0) -> data.Output:
             f"{field!r:.60}: expected a volume, such as 'flights/model', or Output(volume=…, partition=…)"
         )
     known = {key: value for key, value in field.items() if is_known(value)}
-    output = data.Output(**{"volume": "stand-in", **known})
+    output = data.OutputTarget(**{"volume": "stand-in", **known})
     return output if is_known(field) else replace(output, partition=f"stand-in-{number}")
 
 
-def outputs_of(fields: Mapping[str, Mapping[str, Any]]) -> dict[str, data.Output]:
+def outputs_of(fields: Mapping[str, Mapping[str, Any]]) -> dict[str, data.OutputTarget]:
     """Read outputs back when they are rendered. :raises SpecError: a name that is not allowed."""
     outputs = {}
     for name, field in fields.items():
         try:
-            outputs[name] = data.Output(volume=field["volume"], partition=field["partition"])
+            outputs[name] = data.OutputTarget(volume=field["volume"], partition=field["partition"])
         except SpecError as error:
             raise SpecError(f"output {name!r:.80}: {error}") from error
     return outputs
@@ -140,7 +140,7 @@ def read_pod(value: Any) -> dict[str, Any]:
 
     :raises SpecError: it is no pod.
     """
-    if value is None or isinstance(value, Later):
+    if value is None or isinstance(value, RunValue):
         return {}
     if isinstance(value, Mapping):
         return dict(value)

@@ -37,7 +37,7 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Notes:
+class RequestNotes:
     """The notes of one home, and the locks that show which processes are alive."""
 
     folder: Path

@@ -13,7 +13,7 @@ from muster.airflow.attempts.watcher import LineListener, Watcher, watching
 from muster.airflow.embedded.api import build
 from muster.airflow.embedded.instances import arguments_of, plain
 from muster.airflow.embedded.interruption import Interruption
-from muster.airflow.embedded.task_process import Outcome
+from muster.airflow.embedded.task_process import TaskOutcome
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -46,7 +46,7 @@ class Execution:
         self._tasks = tasks
         self._interruption = interruption
 
-    def __call__(self, ti_id: UUID, listener: LineListener) -> Outcome:
+    def __call__(self, ti_id: UUID, listener: LineListener) -> TaskOutcome:
         """Run a task instance that is scheduled, and say how it ended; Airflow's database has its state."""
         from airflow.models.taskinstance import TaskInstance
         from airflow.sdk.definitions.dag import _run_task
@@ -61,10 +61,10 @@ class Execution:
         with watching(by):
             result = _run_task(ti=ti, task=task, run_triggerer=True)
         if result is None:
-            return Outcome()
+            return TaskOutcome()
         given = arguments_of(task, result.ti.task) if ti.map_index >= 0 else {}
         skipped = "".join(skips[-1:])
-        return Outcome(
+        return TaskOutcome(
             arguments={name: plain(value) for name, value in given.items()},
             message=skipped if result.error is None else str(result.error) or type(result.error).__name__,
         )

@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 
 from muster.airflow.embedded import cleaning
-from muster.airflow.embedded.asked import Notes
+from muster.airflow.embedded.asked import RequestNotes
 from muster.airflow.embedded.database import DATABASE, migrate
 from muster.airflow.embedded.kept import Kept
 from muster.airflow.site import kept_name
@@ -48,9 +48,9 @@ class EmbeddedHome:
         return self.root / DATABASE
 
     @property
-    def notes(self) -> Notes:
+    def notes(self) -> RequestNotes:
         """The notes of requested runs, and the locks of running ones."""
-        return Notes(self.root / "runs")
+        return RequestNotes(self.root / "runs")
 
     def kept(self, dag_id: str) -> Kept:
         """The result of a Dag's last run, if all of it succeeded."""

@@ -21,11 +21,11 @@ from muster.airflow.embedded.callbacks import call_back
 from muster.airflow.embedded.execution import Execution, fail_lost, prepare_forks
 from muster.airflow.embedded.interruption import Interruption
 from muster.airflow.embedded.load import Loaded
-from muster.airflow.embedded.questions import Questions
+from muster.airflow.embedded.questions import OpenQuestions
 from muster.airflow.embedded.result import Listener
 from muster.airflow.embedded.states import FINISHED, States
-from muster.airflow.embedded.task_process import Outcome, TaskProcess, hear
-from muster.airflow.embedded.turns import Limits, Turn, whose_turn
+from muster.airflow.embedded.task_process import TaskOutcome, TaskProcess, hear
+from muster.airflow.embedded.turns import RunLimits, Turn, whose_turn
 
 if TYPE_CHECKING:
     from airflow.callbacks.callback_requests import DagCallbackRequest
@@ -104,11 +104,11 @@ class Loop:
         self._serial = serial
         self._beat = beat
         self._on_lost = on_lost
-        self._limits = Limits(tasks=1 if serial else loaded.dag.max_active_tasks, pools=_pools(session))
+        self._limits = RunLimits(tasks=1 if serial else loaded.dag.max_active_tasks, pools=_pools(session))
         self._places = {name: place for place, name in enumerate(loaded.order)}
         self._running: dict[Key, tuple[Turn, TaskProcess]] = {}
         self._idle: list[TaskProcess] = []
-        self._questions = Questions(session, listener, answers)
+        self._questions = OpenQuestions(session, listener, answers)
         self._waiting: dict[Key, Turn] = {}
         self._due: dict[Key, float] = {}
         self._stopped: dict[Key, _Stop] = {}
@@ -393,13 +393,13 @@ class Loop:
         self._run.set_state(DagRunState.FAILED)
         self._session.commit()
 
-    def _lost(self, key: Key, process: TaskProcess) -> Outcome:
+    def _lost(self, key: Key, process: TaskProcess) -> TaskOutcome:
         """Fail a task whose process ended before it could tell how; its job goes on if a try follows."""
         message = f"its process {process.how}"
         ti = self._instance(key)
         fail_lost(ti, self._loaded.scheduled.get_task(ti.task_id), message, self._session)
         self._on_lost(*key)
-        return Outcome(message=message)
+        return TaskOutcome(message=message)
 
     def _note_when_due(self, key: Key) -> None:
         """Note when another try, or another look of a sensor, is due, if one is."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from muster.airflow.embedded.instances import operator_class
 from muster.airflow.embedded.load import Loaded
-from muster.airflow.embedded.result import Listener, Question
+from muster.airflow.embedded.result import Approval, Listener
 from muster.core.errors import SpecError
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ _ASKS = ("airflow.providers.standard.operators.hitl", "HITLOperator")
 _TRIGGERS = ("airflow.providers.standard.operators.trigger_dagrun", "TriggerDagRunOperator")
 
 
-class Questions:
+class OpenQuestions:
     """The open questions of a run; one is put at a time.
 
     :param answers: options by the task that asks for one.
@@ -32,7 +32,7 @@ class Questions:
         self._session = session
         self._listener = listener
         self._answers = answers
-        self._open: dict[Any, Question] = {}
+        self._open: dict[Any, Approval] = {}
         self._due: dict[Any, datetime | None] = {}
 
     def __bool__(self) -> bool:
@@ -41,7 +41,7 @@ class Questions:
     def add(self, ti: TaskInstance) -> None:
         """Put the question of an instance that awaits an answer."""
         asked, self._due[ti.id] = self._asked(ti), ti.trigger_timeout
-        self._open[ti.id] = Question(
+        self._open[ti.id] = Approval(
             task=ti.task_id,
             subject=asked.subject,
             body=asked.body or "",
@@ -115,7 +115,7 @@ def check(loaded: Loaded, names: Collection[str], answers: Mapping[str, str], li
             )
         asks: Any = loaded.dag.task_dict[name]
         if not asks.is_mapped:  # a mapped one has its options when it runs
-            Question(task=name, options=tuple(asks.options), multiple=asks.multiple).chosen(text)
+            Approval(task=name, options=tuple(asks.options), multiple=asks.multiple).chosen(text)
     for name in asking:
         if name not in answers and not listener.can_answer:
             raise SpecError(

@@ -104,7 +104,7 @@ class RunResult:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Question:
+class Approval:
     """What a task asks a person: one of its options, or several."""
 
     task: str
@@ -132,7 +132,7 @@ class Listener(LineListener, Protocol):
     def can_answer(self) -> bool:
         """Whether a person can be asked."""
 
-    def answer(self, question: Question) -> tuple[str, ...] | None:
+    def answer(self, question: Approval) -> tuple[str, ...] | None:
         """Ask a person, and return the options chosen; None at once where there is no answer yet. Called several times a second."""
 
     def note(self, text: str) -> None:
@@ -162,7 +162,7 @@ class Silent:
 
     can_answer = False
 
-    def answer(self, question: Question) -> tuple[str, ...] | None:
+    def answer(self, question: Approval) -> tuple[str, ...] | None:
         """Show nothing."""
 
     def note(self, text: str) -> None:

@@ -16,7 +16,7 @@ from muster.volumes.protocols import Store
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stale:
+class StaleResult:
     """Why a result may differ from that of a new run of the task.
 
     :param changed: what has changed, ``flights/etl.py changed``; "" if the result was overtaken.
@@ -30,7 +30,7 @@ class Stale:
         return f"{self.changed} since it ran" if self.changed else self.overtaken
 
 
-def stale(loaded: Loaded, results: Mapping[str, Sequence[Any]], backend: Backend) -> dict[str, Stale]:
+def stale(loaded: Loaded, results: Mapping[str, Sequence[Any]], backend: Backend) -> dict[str, StaleResult]:
     """Return the tasks with stale results, and why.
 
     :param results: the results of each task's instances.
@@ -41,11 +41,11 @@ def stale(loaded: Loaded, results: Mapping[str, Sequence[Any]], backend: Backend
             if not isinstance(result, Mapping):
                 continue
             if overtaken := operator.overtaken(result, backend):
-                found[operator.task_id] = Stale(overtaken=overtaken)
+                found[operator.task_id] = StaleResult(overtaken=overtaken)
             elif changed := operator.changed_since(result, loaded.folder, backend.store) or _retired(
                 result, backend.store
             ):
-                found[operator.task_id] = Stale(changed=changed)
+                found[operator.task_id] = StaleResult(changed=changed)
     return found
 
 

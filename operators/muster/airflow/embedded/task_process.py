@@ -30,7 +30,7 @@ _CHUNK_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
+class TaskOutcome:
     """How a task ended.
 
     :param arguments: what distinguishes an instance of a mapped task, as plain values.
@@ -41,7 +41,7 @@ class Outcome:
     message: str = ""
 
 
-Work = Callable[[Any, LineListener], Outcome]
+Work = Callable[[Any, LineListener], TaskOutcome]
 
 
 class TaskProcess:
@@ -55,7 +55,7 @@ class TaskProcess:
     """
 
     def __init__(self, work: Work, *, captured: bool, stop: Callable[[], None]) -> None:
-        self.outcome: Outcome | None = None
+        self.outcome: TaskOutcome | None = None
         self.has_job = False
         self._asked_at = math.inf
         self._status: int | None = None
@@ -141,7 +141,7 @@ class TaskProcess:
                         self.has_job = True
                         listener.job(told[0], loads(JobStatus, told[1]))
                     case "outcome":
-                        self.outcome = Outcome(**told[0])
+                        self.outcome = TaskOutcome(**told[0])
             return
         self._pipe.close()
 
@@ -220,7 +220,7 @@ class _Teller:
     def job(self, task: str, status: JobStatus) -> None:
         self._pipe.send(("job", task, dumps(status)))
 
-    def outcome(self, outcome: Outcome) -> None:
+    def outcome(self, outcome: TaskOutcome) -> None:
         self._pipe.send(("outcome", {"arguments": dict(outcome.arguments), "message": outcome.message}))
 
 

@@ -39,7 +39,7 @@ class Turn:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
+class RunLimits:
     """What a run may have running at once.
 
     :param tasks: how many.
@@ -64,7 +64,7 @@ class Limits:
         return slots == UNLIMITED or not beside or taken + turn.slots <= slots
 
 
-def whose_turn(ready: Iterable[Turn], running: Iterable[Turn], limits: Limits) -> list[Turn]:
+def whose_turn(ready: Iterable[Turn], running: Iterable[Turn], limits: RunLimits) -> list[Turn]:
     """Return those that may start now, the first one first; one that must wait holds no other back."""
     chosen: list[Turn] = []
     busy = list(running)

@@ -18,7 +18,7 @@ from muster.airflow.attempts.waiting import Wait
 from muster.airflow.attempts.watcher import arguments, called, watcher
 from muster.airflow.authoring.checks import check_delay, check_executor_queue, check_retries, optional
 from muster.airflow.authoring.keywords import AuthorKeywords, Keyword, addresses_read, keyword, refusing
-from muster.airflow.authoring.references import Later, is_known
+from muster.airflow.authoring.references import RunValue, is_known
 from muster.airflow.links import left, push_run_link
 from muster.airflow.operators.mapping import TaskPartial, begin
 from muster.core.errors import MusterError, SpecError
@@ -123,7 +123,7 @@ class MusterOperator(BaseOperator, metaclass=AuthorKeywords):
         late = set()
         for each in self.keywords.values():
             value = given.pop(each.parameter, each.default)
-            if isinstance(value, Later):
+            if isinstance(value, RunValue):
                 late.add(each.word)
             if each.read is not None:
                 with refusing(given.get("task_id", ""), each.word):

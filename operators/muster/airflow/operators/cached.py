@@ -12,7 +12,7 @@ from muster.airflow.authoring.references import is_known, texts_in
 from muster.airflow.authoring.values import plain
 from muster.airflow.operators.base import MusterOperator
 from muster.core.address import SCHEME
-from muster.core.comparison import What, differences, files_changed
+from muster.core.comparison import DifferenceKind, differences, files_changed
 from muster.core.errors import NotFound
 from muster.core.job import check_cache_key
 
@@ -83,7 +83,7 @@ class CachedOperator(MusterOperator):
             except NotFound:  # gc took the job's entry: only its code is known
                 return files_changed(files)
             found = differences(last, self.again(last, folder, store, settings), files)
-            return "; ".join(str(each) for each in found if each.what is not What.INPUT)
+            return "; ".join(str(each) for each in found if each.what is not DifferenceKind.INPUT)
         return ""
 
     def task_lineage(self, lineage: Lineage, ti: Any) -> TaskLineage:

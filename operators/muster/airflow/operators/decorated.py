@@ -15,7 +15,7 @@ from airflow.sdk.bases.decorator import get_unique_task_id
 from muster.airflow.authoring.entrypoints import check_parameters
 from muster.airflow.authoring.keywords import refusing
 from muster.airflow.authoring.references import VersionReference
-from muster.airflow.authoring.source import Source, source_of
+from muster.airflow.authoring.source import FunctionSource, source_of
 from muster.airflow.operators.job import FunctionOperator, JobOperator
 from muster.core.address import SCHEME
 from muster.core.errors import SpecError
@@ -107,7 +107,7 @@ class DecoratedGang(DecoratedJob):
 
 def _bind(
     function: Callable[..., Any],
-    source: Source,
+    source: FunctionSource,
     args: Collection[Any],
     kwargs: Mapping[str, Any],
     outputs: Collection[str],
@@ -133,7 +133,7 @@ def _bind(
     return called
 
 
-def _is_input(source: Source, name: str, value: Any) -> bool:
+def _is_input(source: FunctionSource, name: str, value: Any) -> bool:
     """Whether an argument names versions: its parameter is a path, or the value cannot be anything else."""
     annotation = source.annotation(name)
     nodes = list(ast.walk(annotation)) if annotation is not None else []

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from airflow.sdk.exceptions import AirflowSkipException
 
     from muster.airflow.attempts.run import TaskRun
-    from muster.airflow.attempts.waiting import Patience
+    from muster.airflow.attempts.waiting import InlinePatience
     from muster.backends.releases.decision import Outcome
-    from muster.backends.releases.driver import Driver
+    from muster.backends.releases.driver import ReleaseDriver
     from muster.backends.releases.plan import Plan
     from muster.core.deployment import DeploymentStatus
 
@@ -46,21 +46,21 @@ class ReleasingOperator(MusterOperator):
     def _plan(self) -> Plan:
         """The plan of its release."""
 
-    def begin_release(self, task: TaskRun, wanted: Callable[[], DeploymentSpec]) -> Driver:
+    def begin_release(self, task: TaskRun, wanted: Callable[[], DeploymentSpec]) -> ReleaseDriver:
         """Ask for the release, or go on with it, unless that takes the deployment back in time.
 
         :param wanted: makes the spec to ask for, where no earlier try has asked.
         :raises AirflowSkipException: it would, in a backfill: its models are kept, to be looked at.
         :raises SpecError: it would, and this is no backfill.
         """
-        from muster.backends.releases.driver import Driver, Order, begin
+        from muster.backends.releases.driver import Order, ReleaseDriver, begin
 
         by, origin, say, plan = asker(task.origin), task.origin, self.tell, self._plan()
         begun = Remembered(task, "release")
         if text := begun.recall():  # never anew: it may have been refused by now, or rolled back by a person
             asked = loads(Asked, text)
             order = Order(spec=asked.spec, plan=plan, by=by, origin=origin)
-            return Driver(task.backend.deployments, order, revision=asked.revision, say=say)
+            return ReleaseDriver(task.backend.deployments, order, revision=asked.revision, say=say)
         deployments, older = task.backend.deployments, self.allow_older
         try:
             driver = begin(deployments, wanted(), plan, by=by, origin=origin, allow_older=older, say=say)
@@ -79,7 +79,7 @@ class ReleasingOperator(MusterOperator):
         self.log.warning("%s", text)  # Airflow itself says only that the task is skipped
         return AirflowSkipException(text)
 
-    def await_release(self, task: TaskRun, driver: Driver) -> DeploymentStatus:
+    def await_release(self, task: TaskRun, driver: ReleaseDriver) -> DeploymentStatus:
         """Drive the release to its end, a while longer than it may take: its environment may be built first."""
         from muster.backends.releases.manual import tidy
 
@@ -133,7 +133,7 @@ class ReleasingOperator(MusterOperator):
         passed_by = outcome.ending is Ending.SUPERSEDED and _backfills(task)
         raise self._skipped(text) if passed_by else AirflowFailException(text)
 
-    def _patience(self, task: TaskRun) -> Patience:
+    def _patience(self, task: TaskRun) -> InlinePatience:
         longest = (self.load_timeout + MARGIN).total_seconds() + self._plan().longest_seconds
         ends = [self.news.get("deadline") or time.time() + longest, task.deadline]
         return replace(task.patience(), deadline=min(end for end in ends if end is not None))
@@ -147,7 +147,9 @@ class ReleasingOperator(MusterOperator):
             f"are held and {MARGIN}, or execution_timeout{each})"
         )
 
-    def hand_over_release(self, task: TaskRun, driver: Driver, patience: Patience, *, waited: float) -> None:
+    def hand_over_release(
+        self, task: TaskRun, driver: ReleaseDriver, patience: InlinePatience, *, waited: float
+    ) -> None:
         """Defer if this process has waited long enough, and give up where its time is over.
 
         :raises DeploymentError: what was given up does not end either.

@@ -13,7 +13,7 @@ from airflow.sdk.definitions.mappedoperator import MappedOperator, OperatorParti
 
 from muster.airflow.attempts.verdicts import translated
 from muster.airflow.authoring.keywords import SHARED, check_words, in_task, keywords_of
-from muster.airflow.authoring.references import Later, VersionReference, VersionsReference
+from muster.airflow.authoring.references import RunValue, VersionReference, VersionsReference
 from muster.core.errors import SpecError
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class Mapped:
     def samples(self) -> Iterator[MusterOperator]:
         """Its instances as far as the Dag file shows them, :data:`SAMPLES` at most.
 
-        A value that only the run knows is :class:`Later`.
+        A value that only the run knows is :class:`RunValue`.
         """
         task = cast("MappedOperator", self)
         expanded = task._get_specified_expand_input()
@@ -173,12 +173,12 @@ def _instances(expanded: ExpandInput) -> Iterator[dict[str, Any]]:
 def _without_late(given: Mapping[str, Any], task: MappedOperator) -> dict[str, Any]:
     """Leave out values that only the run knows, for keywords that cannot hold a stand-in."""
     late = {each.parameter for each in keywords_of(task.operator_class).values() if each.may_be_late}
-    return {word: value for word, value in given.items() if word in late or not isinstance(value, Later)}
+    return {word: value for word, value in given.items() if word in late or not isinstance(value, RunValue)}
 
 
 def _elements(value: Any) -> list[Any]:
     if isinstance(value, ResolveMixin):
-        return [Later()]
+        return [RunValue()]
     return list(value.items()) if isinstance(value, Mapping) else list(value)
 
 

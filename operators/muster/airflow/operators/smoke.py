@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from muster.airflow.authoring.code import serving_code
 from muster.airflow.operators.releasing import read_smoke, read_smoke_text
-from muster.core.data import Input, Output
+from muster.core.data import Input, OutputTarget
 from muster.core.errors import SpecError
 from muster.core.job import JobSpec, Role
 from muster.core.shipped import SERVE
@@ -78,7 +78,7 @@ def _spec(smoke: Mapping[str, Any], task: TaskRun, folder: DagFolder, model: Pin
         roles=(Role(entrypoint=ENTRYPOINT),),
         code=serving_code().put(store),
         inputs={"model": Input(versions=(model,)), "rows": replace(rows, many=True)},
-        outputs={OUTPUT: Output(volume=f"{name}/smoke")},
+        outputs={OUTPUT: OutputTarget(volume=f"{name}/smoke")},
         params={"most": smoke["most"]},
         origin=task.origin,
     )

@@ -28,7 +28,7 @@ from muster.airflow.operators.suites import (
     warning_text,
 )
 from muster.core.address import Address
-from muster.core.data import Input, Output
+from muster.core.data import Input, OutputTarget
 from muster.core.errors import NotFound, SpecError
 from muster.core.job import JobSpec
 from muster.core.names import check_volume
@@ -36,7 +36,7 @@ from muster.core.names import check_volume
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from muster.airflow.attempts.run import Outcome, TaskRun
+    from muster.airflow.attempts.run import JobOutcome, TaskRun
     from muster.airflow.authoring.code import DagFolder
     from muster.airflow.lineage import Lineage, TaskLineage
     from muster.core.settings import Settings
@@ -180,7 +180,7 @@ class ValidateOperator(CachedOperator, ProgramOperator):
         failed = made.metrics.get("failed")
         return "" if failed == 0 else "what it validated did not pass"
 
-    def _checked(self, store: LocalStore, outcome: Outcome) -> list[str]:
+    def _checked(self, store: LocalStore, outcome: JobOutcome) -> list[str]:
         """The versions that were looked at; where an earlier result is kept, those of now, whose content is the same."""
         from muster.airflow.operators.spec import pin
 
@@ -201,7 +201,7 @@ class ValidateOperator(CachedOperator, ProgramOperator):
         partition = partitions.pop() if len(partitions) == 1 else None
         return {
             "inputs": {"data": Input(versions=data.versions, many=True)},
-            "outputs": {RESULT_OUTPUT: Output(volume=volume, partition=partition)},
+            "outputs": {RESULT_OUTPUT: OutputTarget(volume=volume, partition=partition)},
             "params": self._params(DagFolder.of(task.context["dag"])),
         }
 

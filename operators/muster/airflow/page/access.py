@@ -36,7 +36,7 @@ plugins = Depends(requires_access_view(AccessView.PLUGINS))
 assets = Depends(requires_access_asset("GET"))
 
 
-class Reader:
+class UserRights:
     """The rights of the user of one request, by Dag. Each question is asked once."""
 
     def __init__(self, user: Any) -> None:
@@ -77,12 +77,12 @@ class Reader:
         return self._teams.get(dag_id)
 
 
-def reader(user: GetUserDep) -> Reader:
+def reader(user: GetUserDep) -> UserRights:
     """Return the rights of the user of this request."""
-    return Reader(user)
+    return UserRights(user)
 
 
-Who = Annotated[Reader, Depends(reader)]
+Who = Annotated[UserRights, Depends(reader)]
 
 
 def same_site(request: Request) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from muster.backends.forecast import Demand, Outlook, fitting, take
+from muster.backends.forecast import Competition, Demand, fitting, take
 
 Seen = Mapping[str, tuple[float, ...]]
 
@@ -45,7 +45,7 @@ class Sizing:
     :param job_id: the gang's, which is left out of what runs and waits.
     """
 
-    def __init__(self, outlook: Outlook, *, job_id: str, least: int) -> None:
+    def __init__(self, outlook: Competition, *, job_id: str, least: int) -> None:
         self._sizes = dict(enumerate(outlook.planned, start=least))
         self._waiting = [each for each in outlook.waiting if each.job_id != job_id]
         self._free = dict(outlook.pools)

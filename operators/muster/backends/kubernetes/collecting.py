@@ -37,7 +37,7 @@ from muster.volumes.spool import Spool
 CONNECT_SECONDS = 300.0  # until the other container runs: its image may have to be pulled
 
 
-class Collecting:
+class ClusterCollecting:
     """The requests that wait on one cluster.
 
     :param decoder: reads spool files; None for one that makes the image's environment on this machine.
@@ -146,7 +146,7 @@ def in_turn(hours: Iterable[SpooledHour]) -> Iterator[SpooledHour]:
 
 
 def run(
-    collecting: Collecting,
+    collecting: ClusterCollecting,
     made: Callable[[Version], None],
     *,
     name: str = "",
@@ -177,7 +177,7 @@ def main(arguments: Sequence[str]) -> int:
     settings = Settings.load()
     try:
         with _store(settings) as store, closing(SocketDecoder(asked.decoder)) as decoder:
-            return sum(map(_tell, run(Collecting(settings, store, decoder=decoder), _say))) and 1
+            return sum(map(_tell, run(ClusterCollecting(settings, store, decoder=decoder), _say))) and 1
     except MusterError as error:
         return _tell(str(error))
 

@@ -124,9 +124,9 @@ class ClusterPlace:
         self, name: str, made: Callable[[Version], None], *, progress: Callable[[str], None]
     ) -> Iterator[str]:
         """Commit what its model servers keep."""
-        from muster.backends.kubernetes.collecting import Collecting, run
+        from muster.backends.kubernetes.collecting import ClusterCollecting, run
 
-        return run(Collecting(self.settings, self.store), made, name=name, progress=progress)
+        return run(ClusterCollecting(self.settings, self.store), made, name=name, progress=progress)
 
     def checks(self) -> Iterator[Check]:
         """Yield what is looked at of its file, its store and its API server."""

@@ -28,7 +28,7 @@ from typing import Any
 from muster.backends.kubernetes.api.client import Client
 from muster.backends.kubernetes.api.connection import connect
 from muster.backends.kubernetes.api.kinds import NODE, POD, Document
-from muster.backends.kubernetes.api.watching import Change, Watch
+from muster.backends.kubernetes.api.watching import Change, ChangeWatch
 from muster.backends.kubernetes.cluster.facts import condition
 from muster.backends.kubernetes.labels import JOB
 from muster.backends.kubernetes.state.seen import seconds
@@ -98,7 +98,7 @@ class Reaper:
         self._client = client.patient(0.0)  # the next round asks again
         self._namespace = namespace
         self._clock = clock
-        self._watch = Watch(client, POD, namespace=namespace, labels=JOB)
+        self._watch = ChangeWatch(client, POD, namespace=namespace, labels=JOB)
         self._changed = threading.Condition()
         self._ending: dict[str, Document] = {}  # by uid
         self._closed = threading.Event()

@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
 
-from muster.backends.capacity import Place
+from muster.backends.capacity import QueuePlace
 from muster.backends.jobs.checks import Resolve, secret_values
 from muster.backends.jobs.ending import is_decided
 from muster.backends.jobs.runner import Look
@@ -34,7 +34,7 @@ from muster.backends.kubernetes.site import ClusterSite
 from muster.backends.kubernetes.state.observe import ObservedJob, completed, merged, observe
 from muster.backends.kubernetes.state.queueing import reckoned_places
 from muster.backends.kubernetes.state.roots import find_root
-from muster.backends.kubernetes.state.seen import Seen, seconds
+from muster.backends.kubernetes.state.seen import JobObjects, seconds
 from muster.backends.kubernetes.state.sight import Sight
 from muster.backends.kubernetes.state.verdicts import overdue, vanished, verdict
 from muster.backends.tracking import URI, Tracking
@@ -92,7 +92,7 @@ class KubernetesRunner:
         self._resizing = Resizing(self._client, site=site, store=store, submitter=self._submitter)
         self._restart_notes = RestartNotes(store)
         self._judged = Judged()
-        self._reckoned: tuple[Sequence[Document], Mapping[str, Place]] = (), {}
+        self._reckoned: tuple[Sequence[Document], Mapping[str, QueuePlace]] = (), {}
         self._spec = lru_cache(_SPECS)(store.ledger.spec)
 
     def check(self, job: JobSpec) -> tuple[str, ...]:
@@ -168,7 +168,7 @@ class KubernetesRunner:
         """Follow the cluster no longer."""
         self._sight.close()
 
-    def _look(self, status: JobStatus, *, places: Mapping[str, Place]) -> JobStatus:
+    def _look(self, status: JobStatus, *, places: Mapping[str, QueuePlace]) -> JobStatus:
         """Add to what is recorded of a job what the cluster shows of it, if it shows anything."""
         job_id = status.job_id
         if status.state.ended:
@@ -184,7 +184,7 @@ class KubernetesRunner:
         ) as error:  # what runs goes on; one that starts knows of no rights at first
             return replace(status, reason=one_line(f"nothing can be seen of it now: {error}"))
 
-    def _looked(self, job: JobSpec, status: JobStatus, places: Mapping[str, Place]) -> JobStatus:
+    def _looked(self, job: JobSpec, status: JobStatus, places: Mapping[str, QueuePlace]) -> JobStatus:
         if status.verdict is not None:
             return self._ending.go_on(job, status.job_id)
         if status.state is JobState.COMMITTING:
@@ -207,7 +207,7 @@ class KubernetesRunner:
         self._restart_notes.tell(job, status.job_id, basis.seen)
         return self._judged.keep(status.job_id, basis, merged(status, observed), now=now)
 
-    def _flavors(self, seen: Seen) -> Mapping[str, Flavor] | None:
+    def _flavors(self, seen: JobObjects) -> Mapping[str, Flavor] | None:
         """Return the cluster's flavors where a job waits for one; None where they are not known."""
         cluster = self._survey.last() if _waits(seen) else None  # one look a minute, however many wait
         return None if cluster is None else cluster.flavors
@@ -225,7 +225,9 @@ class KubernetesRunner:
             return merged(status, observed)
         return self._ending.end(job, status, found, observed=observed)
 
-    def _verdict(self, job: JobSpec, status: JobStatus, seen: Seen, observed: ObservedJob) -> Verdict | None:
+    def _verdict(
+        self, job: JobSpec, status: JobStatus, seen: JobObjects, observed: ObservedJob
+    ) -> Verdict | None:
         """Say why a job has ended or has to; None where it goes on."""
         now, started = self._clock(), status.started or observed.started
         cluster = self._survey.last() if _waits(seen) else None  # one look a minute, however many wait
@@ -243,7 +245,7 @@ class KubernetesRunner:
             or self._unsealed(status.job_id, seen, now)
         )
 
-    def _unsealed(self, job_id: str, seen: Seen, now: float) -> Verdict | None:
+    def _unsealed(self, job_id: str, seen: JobObjects, now: float) -> Verdict | None:
         """Look for the seals of a job whose pods have all ended well: it is committed, unless some are missing."""
         if seen.root is None or not completed(seen.root):
             return None
@@ -287,7 +289,7 @@ class KubernetesRunner:
     def _size(self, job: JobSpec, job_id: str) -> int | None:
         return self._resizing.size(job, job_id)
 
-    def _places(self) -> Mapping[str, Place]:
+    def _places(self) -> Mapping[str, QueuePlace]:
         workloads, (before, places) = self._sight.workloads(), self._reckoned
         if workloads is not before:
             places = reckoned_places(workloads)
@@ -295,13 +297,13 @@ class KubernetesRunner:
         return places
 
 
-def _waits(seen: Seen) -> bool:
+def _waits(seen: JobObjects) -> bool:
     """Whether a queue holds a job, whose pods are not made before it lets them in, or a pod of it has no node."""
     held = seen.workload is not None and not holds(seen.workload, "Admitted")
     return held or any(not pod["spec"].get("nodeName") for pod in seen.pods)
 
 
-def _place(seen: Seen, places: Mapping[str, Place]) -> Place | None:
+def _place(seen: JobObjects, places: Mapping[str, QueuePlace]) -> QueuePlace | None:
     if seen.workload is None:
         return None
     metadata = seen.workload["metadata"]

@@ -21,7 +21,7 @@ _TAG_DIGITS = 12  # as in the cache of a machine
 _NAME = "{name}"  # stands for a deployment in `serving_url`
 
 
-class Platform(str, Enum):
+class PlatformOwner(str, Enum):
     """Who keeps model servers on a cluster."""
 
     KSERVE = "kserve"
@@ -73,7 +73,7 @@ class ClusterSite:
     lost_node_seconds: int = 5
     gpu_resource: str = "nvidia.com/gpu"
     gpu_environment: Mapping[str, str] = field(default_factory=dict)
-    serving: Platform | None = None
+    serving: PlatformOwner | None = None
     gateway: str = ""
     serving_url: str = ""
     gateway_seconds: float = 2.5

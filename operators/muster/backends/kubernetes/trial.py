@@ -22,8 +22,8 @@ from muster.backends.kubernetes.manifests.gangs import Documents, documents
 from muster.backends.kubernetes.manifests.wiring import Submission
 from muster.backends.kubernetes.serving.kinds import platform_of
 from muster.backends.kubernetes.serving.server import WORKERS, Server
-from muster.backends.kubernetes.site import ClusterSite, Platform
-from muster.core.data import Output, Pinned
+from muster.backends.kubernetes.site import ClusterSite, PlatformOwner
+from muster.core.data import OutputTarget, Pinned
 from muster.core.deployment import DeploymentSpec, RequestLog
 from muster.core.errors import Forbidden, MusterError, SpecError
 from muster.core.job import JobSpec, Role
@@ -87,7 +87,7 @@ def job(place: TrialPlace, *, job_sets: bool) -> Documents:
         image=_JOB_ID,
         image_digest=_DIGEST,
         roles=(Role(entrypoint="trial:trial"),),
-        outputs={"out": Output(volume="muster/trial")},
+        outputs={"out": OutputTarget(volume="muster/trial")},
     )
     cluster = Cluster(namespace=place.site.namespace, job_set=job_sets)
     submission = Submission(job=spec, job_id=_JOB_ID, attempt=1, site=place.site, cluster=cluster)
@@ -239,7 +239,10 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--keys", required=True, help="the Secret with the store's keys")
     parser.add_argument("--account", required=True, help="a service account that has rights")
     parser.add_argument(
-        "--serving", type=Platform, choices=list(Platform), help="what serves models; left out: nothing does"
+        "--serving",
+        type=PlatformOwner,
+        choices=list(PlatformOwner),
+        help="what serves models; left out: nothing does",
     )
     parser.add_argument("--kubeconfig", help="KUBECONFIG, or the pod's own account, unless given")
     asked = parser.parse_args(arguments)

@@ -8,8 +8,8 @@ from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from muster.backends.capacity import Cards, Gpus, Held, Line, Part, Place, Queues, Waiting
-from muster.backends.forecast import Amounts, Demand, Outlook
+from muster.backends.capacity import Cards, Gpus, HeldResources, Line, Part, QueuePlace, Queues, WaitingJob
+from muster.backends.forecast import Amounts, Competition, Demand
 from muster.backends.local.machine import GIB, Machine
 from muster.backends.local.places import Places
 from muster.backends.local.processes import ranks
@@ -52,7 +52,9 @@ class LocalCapacity:
             Starter(settings=self._settings, machine=self._machine, ledger=store.ledger).admit(wait=False)
         reasons, tickets = self._queue.reasons(), self._queue.tickets()
         waiting = tuple(
-            _waiting(ticket, reasons.get(ticket.job_id, ""), Place(number=number, of=len(tickets)), store)
+            _waiting(
+                ticket, reasons.get(ticket.job_id, ""), QueuePlace(number=number, of=len(tickets)), store
+            )
             for number, ticket in enumerate(tickets, start=1)
         )
         line = Line(
@@ -73,15 +75,15 @@ class LocalCapacity:
             for number, pid in enumerate(pids)
         )
 
-    def held(self, job_ids: Collection[str]) -> Mapping[str, tuple[Held, ...]]:
+    def held(self, job_ids: Collection[str]) -> Mapping[str, tuple[HeldResources, ...]]:
         """Return which cards of this machine each of these jobs has."""
         return {
-            claim.job_id: (Held(node=platform.node(), gpus=len(claim.gpus), which=claim.gpus),)
+            claim.job_id: (HeldResources(node=platform.node(), gpus=len(claim.gpus), which=claim.gpus),)
             for claim in self._queue.claims()
             if claim.job_id in job_ids
         }
 
-    def outlook(self, jobs: Sequence[JobSpec] = ()) -> Outlook:
+    def outlook(self, jobs: Sequence[JobSpec] = ()) -> Competition:
         """Return this machine's memory and cards, who holds them and who waits for them."""
         store, claims, tickets = self._store(), self._queue.claims(), self._queue.tickets()
         ids = list(dict.fromkeys([*(each.job_id for each in claims), *(each.job_id for each in tickets)]))
@@ -99,7 +101,7 @@ class LocalCapacity:
             )
             for claim in claims
         ]
-        return Outlook(
+        return Competition(
             pools={MEMORY: self._machine.memory_gib * GIB, GPU: float(len(self._machine.gpus))},
             running=tuple(each for each in held if not _gives_way(each)),
             waiting=(
@@ -152,9 +154,9 @@ def _begun(status: JobStatus | None) -> float:
     return time.time() if status is None or status.started is None else status.started
 
 
-def _waiting(ticket: Ticket, reason: str, place: Place, store: LocalStore | None) -> Waiting:
+def _waiting(ticket: Ticket, reason: str, place: QueuePlace, store: LocalStore | None) -> WaitingJob:
     spec = _spec(ticket.job_id, store)
-    return Waiting(
+    return WaitingJob(
         name=ticket.job_id,
         job_id=ticket.job_id,
         title="" if spec is None else spec.name,

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from muster.backends.local.machine import Machine, free_port
 from muster.backends.local.places import Places
-from muster.backends.local.room import PREEMPTED, PRIORITIES, Room
+from muster.backends.local.room import PREEMPTED, PRIORITIES, FreeResources
 from muster.core.errors import SpecError
 from muster.core.job import NORMAL, JobSpec
 from muster.core.locks import is_locked, locked, locked_if_free, take
@@ -269,7 +269,7 @@ class JobQueue:
                 continue
             self._ticket(ticket.job_id).unlink()
 
-    def _preempt_for(self, ticket: Ticket, room: Room, *, may_ask: bool) -> bool:
+    def _preempt_for(self, ticket: Ticket, room: FreeResources, *, may_ask: bool) -> bool:
         """Ask jobs of low priority for their room, if a job fits then; whether it does."""
         wanted = room.wants(ticket)
         chosen = room.make_way(ticket, may_ask=may_ask)
@@ -311,20 +311,20 @@ class JobQueue:
             found.append(free_port(taken.union(found)))
         return found
 
-    def _room_beside_all(self) -> Room:
+    def _room_beside_all(self) -> FreeResources:
         """What no job holds, and none that waits needs."""
         room = self._room()
         for ticket in self.tickets():
             room.wait(ticket, fits=True)
         return room
 
-    def _room(self) -> Room:
+    def _room(self) -> FreeResources:
         live = self.claims()
         low = [claim for claim in live if claim.rank >= PREEMPTED]
         # The replicas that a gang can do without first, then the youngest, which have the least to lose.
         low.sort(key=lambda claim: (claim.extra > 0, self._since(claim)), reverse=True)
         coming = [each for each in low if self._places.job(each.job_id).gives_back(each.extra).exists()]
-        return Room(
+        return FreeResources(
             memory_gib=self._machine.memory_gib - sum(claim.memory_gib for claim in live),
             gpus=len(self._machine.gpus) - sum(len(claim.gpus) for claim in live),
             total=self._machine,

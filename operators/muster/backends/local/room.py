@@ -1,6 +1,6 @@
 """The room for jobs that wait on one machine: what is free, for whom it is kept, and which jobs give theirs back.
 
-The queue (:mod:`muster.backends.local.queue`) makes a :class:`Room` for each admission and goes through its
+The queue (:mod:`muster.backends.local.queue`) makes a :class:`FreeResources` for each admission and goes through its
 tickets in their order. Nothing is written here.
 """
 
@@ -34,7 +34,7 @@ _NOISE_GIB = 1e-6
 
 
 @dataclass
-class Room:
+class FreeResources:
     """What is left for the next in the queue.
 
     :param memory_gib: and `gpus`, what no job that runs holds; `total` is all that there is.

@@ -18,7 +18,7 @@ from muster.volumes.protocols import Store
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
+class BookEntry:
     """A revision that exists, or that is about to be made.
 
     :param since: when it was asked for, in seconds since the epoch.
@@ -43,7 +43,7 @@ class Book:
 
     name: str
     made: int = 0
-    live: tuple[Entry, ...] = ()
+    live: tuple[BookEntry, ...] = ()
     over: tuple[Revision, ...] = ()
     shares: Mapping[str, int] = field(default_factory=dict)
     release: Release | None = None
@@ -67,7 +67,7 @@ class Book:
         """The revisions that are kept for a rollback, each with its share of 0."""
         return {name: 0 for name, percent in self.shares.items() if not percent}
 
-    def entry(self, name: str) -> Entry | None:
+    def entry(self, name: str) -> BookEntry | None:
         """The revision of a name that is not over."""
         return next((one for one in self.live if one.name == name), None)
 
@@ -91,7 +91,7 @@ def begin(
     now: float,
     origin: Origin | None = None,
     failed: Collection[str] = (),
-) -> tuple[B, Entry]:
+) -> tuple[B, BookEntry]:
     """Begin the release of `spec`; return the book with it, and its revision.
 
     The book comes back unchanged where `by` has begun this release already, or where `spec` has all traffic. A
@@ -267,7 +267,7 @@ def behind(book: Book, model: Version, store: Store) -> str:
     return ""
 
 
-def _usable(book: Book, spec: DeploymentSpec, failed: Collection[str]) -> Entry | None:
+def _usable(book: Book, spec: DeploymentSpec, failed: Collection[str]) -> BookEntry | None:
     """The newest revision that runs as `spec` and may be released as it is."""
     release = book.release
     taken_back = release.revision if release and release.failed else None
@@ -282,7 +282,7 @@ def _usable(book: Book, spec: DeploymentSpec, failed: Collection[str]) -> Entry 
 
 
 def _with_new(book: B, spec: DeploymentSpec, *, now: float) -> B:
-    entry = Entry(name=f"r{book.made + 1}", spec=spec, since=now)
+    entry = BookEntry(name=f"r{book.made + 1}", spec=spec, since=now)
     return replace(book, made=book.made + 1, live=(entry, *book.live))
 
 

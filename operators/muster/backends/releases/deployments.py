@@ -14,7 +14,7 @@ from typing import Any
 
 from muster.backends.releases.book import (
     Book,
-    Entry,
+    BookEntry,
     begin,
     behind,
     live_models,
@@ -26,7 +26,7 @@ from muster.backends.releases.book import (
     unknown,
     withdraw,
 )
-from muster.backends.releases.figures import Seen, if_known, seen_with, unreadable
+from muster.backends.releases.figures import DeploymentSample, if_known, seen_with, unreadable
 from muster.backends.releases.inputs import check_histograms
 from muster.backends.releases.platform import Limits, Observed, Platform
 from muster.backends.releases.tokens import Tokens, ended, made, new_token
@@ -146,7 +146,7 @@ class Deployments:
         """Return the name of every deployment, sorted."""
         return self.platform.names()
 
-    def look_at(self, names: Collection[str] | None = None, *, counts: bool = True) -> list[Seen]:
+    def look_at(self, names: Collection[str] | None = None, *, counts: bool = True) -> list[DeploymentSample]:
         """Report every deployment, or those of `names`, with their counts; leave out what does not exist.
 
         A deployment whose book cannot be read is reported as down, with the reason.
@@ -308,7 +308,7 @@ class Deployments:
         origin: Origin | None,
         allow_older: bool,
         token: str | None,
-    ) -> tuple[Book, Entry]:
+    ) -> tuple[Book, BookEntry]:
         """Write into the book that a revision is on its way; return both."""
         for _ in range(_TRIES):
             book = self._find(spec.name) or self.platform.blank(spec.name)

@@ -74,7 +74,7 @@ def begin(
     allow_older: bool = True,
     say: Say = lambda _line: None,
     clock: Callable[[], float] = time.monotonic,
-) -> Driver:
+) -> ReleaseDriver:
     """Begin a release, or go on with one of the same version that users see already; do not wait.
 
     :param by: who asks, the same for every process that drives this release; `origin` where it is a task.
@@ -92,7 +92,7 @@ def begin(
         )
     revision = deployments.prepare(spec, by=by, origin=origin, allow_older=allow_older)
     order = Order(spec=spec, plan=plan, by=by, origin=origin)
-    return Driver(
+    return ReleaseDriver(
         deployments, order, revision=revision.name, restarts=revision.restarts, say=say, clock=clock
     )
 
@@ -124,7 +124,7 @@ def check_steps(deployments: Deployments, plan: Plan) -> None:
         )
 
 
-class Driver:
+class ReleaseDriver:
     """Drives one release, call by call, from wherever it is to its end.
 
     Another process goes on with it: it builds a driver with the same order, and the same :attr:`revision`.

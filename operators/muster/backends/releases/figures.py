@@ -61,7 +61,7 @@ class Figures:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seen:
+class DeploymentSample:
     """One deployment at one moment.
 
     :param counts: what each revision has answered since its replicas came up; None where that is unknown.
@@ -83,15 +83,15 @@ class Seen:
         together = added({"": each} for each in self.counts.values())
         return Figures.of(together.get("", Counts()))
 
-    def after(self, before: Seen) -> Seen:
+    def after(self, before: DeploymentSample) -> DeploymentSample:
         """The same with only what was answered after an earlier look."""
         if self.counts is None or before.counts is None:
             return self
         grown = {name: since(before.counts.get(name), now) for name, now in self.counts.items()}
-        return Seen(status=self.status, counts=grown)
+        return DeploymentSample(status=self.status, counts=grown)
 
 
-def look(deployments: Deployments, name: str) -> Seen:
+def look(deployments: Deployments, name: str) -> DeploymentSample:
     """Look at one deployment. :raises NotFound: there is none."""
     for seen in deployments.look_at([name]):
         return seen
@@ -99,23 +99,23 @@ def look(deployments: Deployments, name: str) -> Seen:
     raise NotFound(f"no deployment {name!r}; known are: {known}")
 
 
-def seen_with(status: DeploymentStatus, counts: Mapping[str, Counts] | None) -> Seen:
+def seen_with(status: DeploymentStatus, counts: Mapping[str, Counts] | None) -> DeploymentSample:
     """Return a deployment with its counts: None where a revision with traffic has none."""
     whole = counts is not None and counts.keys() >= status.shares.keys()
-    return Seen(status=status, counts=counts if whole else None)
+    return DeploymentSample(status=status, counts=counts if whole else None)
 
 
 def if_known(ask: Callable[[], T]) -> T | None:
-    """Return what servers are asked for; None where they cannot say, which a :class:`Seen` then says."""
+    """Return what servers are asked for; None where they cannot say, which a :class:`DeploymentSample` then says."""
     with suppress(BackendError, NotFound, Unavailable):
         return ask()
     return None
 
 
-def unreadable(name: str, error: Corrupt) -> Seen:
+def unreadable(name: str, error: Corrupt) -> DeploymentSample:
     """Return a deployment with unreadable state: it is down, with the error as its reason."""
     status = DeploymentStatus(name=name, url="", ready=False, token="", reason=str(error))
-    return Seen(status=status, counts=None)
+    return DeploymentSample(status=status, counts=None)
 
 
 def read_counts(text: str, *, name: str) -> dict[str, Counts]:

@@ -22,20 +22,20 @@ Exchange = Callable[[str, bytes | None], tuple[int, bytes]]
 """Takes a path, and the body that is posted to it, if any; returns the status and the body of the answer."""
 
 
-class Silent(DeploymentError):
+class NoAnswer(DeploymentError):
     """A replica cannot be reached; its platform may know more in a moment."""
 
 
 def ask(replica: str, model: str, request: SmokeRequest, exchange: Exchange) -> Answer:
     """Send a request to a model of a replica; what goes wrong is an answer with an error.
 
-    :param model: its path. :param exchange: may raise DeploymentError, such as :class:`Silent`.
+    :param model: its path. :param exchange: may raise DeploymentError, such as :class:`NoAnswer`.
     """
     try:
         asked = infer_request(request, _document(*exchange(model, None)))
         return read_answer(replica, _document(*exchange(f"{model}/infer", json.dumps(asked).encode())))
     except DeploymentError as error:
-        return Answer(replica=replica, outputs=None, error=str(error), silent=isinstance(error, Silent))
+        return Answer(replica=replica, outputs=None, error=str(error), silent=isinstance(error, NoAnswer))
 
 
 def exchanged(

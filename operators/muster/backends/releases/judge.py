@@ -120,14 +120,14 @@ class Questions:
         champion = self._champion
         if champion is None or champion == self._revision:
             return ""  # there is nothing to compare it with
-        ours, theirs = Column(comparison.output), Column(comparison.output)
+        ours, theirs = OutputAnswers(comparison.output), OutputAnswers(comparison.output)
         for request in comparison.requests:
             self._left.append(partial(self._fill, ours, self._revision, request))
             self._left.append(partial(self._fill, theirs, champion, request))
         self._left.append(lambda: broken_by_comparison(comparison, ours.rows, theirs.rows))
         return ""
 
-    def _fill(self, column: Column, revision: str, request: SmokeRequest) -> str:
+    def _fill(self, column: OutputAnswers, revision: str, request: SmokeRequest) -> str:
         where = f"in the comparison, {revision}"
         try:
             answers = self._answers(revision, request)
@@ -151,7 +151,7 @@ def _begun(question: Callable[[], Answers]) -> Future[Answers]:
     return asked
 
 
-class Column:
+class OutputAnswers:
     """What one revision answers for one output, request by request."""
 
     def __init__(self, output: str) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from muster.backends.releases.book import Book, Entry
+from muster.backends.releases.book import Book, BookEntry
 from muster.backends.releases.tokens import Tokens
 from muster.core.deployment import Answer, Counts, Revision, SmokeRequest
 from muster.core.errors import Corrupt
@@ -93,7 +93,7 @@ class Platform(Protocol[B]):
         :raises SpecError: nothing of that name can be made here; the message says why.
         """
 
-    def admit(self, book: B, entry: Entry) -> None:
+    def admit(self, book: B, entry: BookEntry) -> None:
         """Refuse a new revision that can never run here; put in place what must be there before it is written down.
 
         :raises SpecError: it can never run here.
@@ -109,7 +109,7 @@ class Platform(Protocol[B]):
         :raises Unreachable: it was written, and it is not known to be in force.
         """
 
-    def bring_up(self, book: B, entry: Entry) -> None:
+    def bring_up(self, book: B, entry: BookEntry) -> None:
         """Start what a live revision needs, as far as it does not run. Do not wait.
 
         :raises BackendError: what was there of an earlier revision of that name is still on its way out.
@@ -143,7 +143,7 @@ class Platform(Protocol[B]):
         :raises BackendError: nothing can be known now.
         """
 
-    def ask(self, book: B, entry: Entry, request: SmokeRequest) -> tuple[Answer, ...]:
+    def ask(self, book: B, entry: BookEntry, request: SmokeRequest) -> tuple[Answer, ...]:
         """Send one real request to every replica of a revision, past the route and not counted.
 
         A replica that does not answer is an :class:`Answer` with an error.

@@ -22,7 +22,7 @@ _DIGEST = re.compile(r"[0-9a-f]{64}\Z")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Token:
+class ClientToken:
     """One token, as it is remembered.
 
     :param client: whose it is; a client has at most one that has not ended.
@@ -51,11 +51,11 @@ class Tokens:
     """
 
     key: str = field(default="", repr=False)
-    tokens: tuple[Token, ...] = ()
+    tokens: tuple[ClientToken, ...] = ()
     writes: int = 0
 
     @property
-    def live(self) -> dict[str, Token]:
+    def live(self) -> dict[str, ClientToken]:
         """Those that count, by client."""
         return {each.client: each for each in self.tokens if each.ended is None}
 
@@ -78,7 +78,7 @@ def made(tokens: Tokens, client: str, token: str, *, now: float) -> Tokens:
             f"client {client} has a token: end it first, or make one by another name, such as {client:.60}-2, to have "
             "both while the client changes over"
         )
-    one = Token(client=client, digest=digest_of(token), made=now)
+    one = ClientToken(client=client, digest=digest_of(token), made=now)
     return replace(tokens, tokens=(*tokens.tokens, one), writes=_after(tokens, now))
 
 

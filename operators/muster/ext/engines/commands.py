@@ -59,7 +59,7 @@ def spark(
     The job has an output called spark_events. While the job runs, its log grows here; after its success it is a version, and of
     a job that failed it stays for a week.
     """
-    from muster.cli.event_files import Following
+    from muster.cli.event_files import EventFollower
 
     store = open_store()
     job_id = find_newest(store.ledger, job)
@@ -77,7 +77,7 @@ def spark(
         if store.ledger.status(job_id).state.ended:
             _link(store, job_id, folder, first)
         else:
-            opened.enter_context(Following(store, job_id, folder, begins=BEGINS))
+            opened.enter_context(EventFollower(store, job_id, folder, begins=BEGINS))
             note(f"{job_id} goes on: its event log is looked at every few seconds")
         say(f"http://127.0.0.1:{port}/   Ctrl-C ends it")
         serve(

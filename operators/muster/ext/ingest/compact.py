@@ -11,7 +11,7 @@ from muster.airflow.authoring.keywords import keyword
 from muster.airflow.authoring.references import is_known, keep_types
 from muster.airflow.operators.program import ProgramOperator
 from muster.airflow.operators.running import report, summary
-from muster.core.data import Input, Output
+from muster.core.data import Input, OutputTarget
 from muster.core.errors import SpecError
 from muster.core.ingest import BEFORE, COMPACT_ENTRYPOINT
 from muster.core.names import check_partition, check_volume
@@ -105,7 +105,7 @@ class CompactOperator(ProgramOperator):
         volume = self.volume if is_known(self.volume) else "stand-in"
         return {
             "inputs": {BEFORE: Input(versions=STAND_IN.versions, many=True)},
-            "outputs": {DATA: Output(volume=volume, base=BEFORE, after=0)},
+            "outputs": {DATA: OutputTarget(volume=volume, base=BEFORE, after=0)},
         }
 
     def _named_lineage(self, lineage: Lineage) -> TaskLineage:

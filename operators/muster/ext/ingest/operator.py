@@ -21,7 +21,7 @@ from muster.airflow.authoring.keywords import keyword
 from muster.airflow.authoring.references import is_known
 from muster.airflow.operators.program import Program, ProgramOperator
 from muster.airflow.operators.running import report
-from muster.core.data import CHECKPOINTS, Input, Output
+from muster.core.data import CHECKPOINTS, Input, OutputTarget
 from muster.core.errors import SpecError
 from muster.core.ingest import (
     AWAY,
@@ -206,7 +206,7 @@ class IngestOperator(ProgramOperator):
         volume = self.volume if is_known(self.volume) else "stand-in"
         return {
             "inputs": {BEFORE: Input(versions=STAND_IN.versions, many=True)},
-            "outputs": {CHECKPOINTS: Output(volume=volume, base=BEFORE, after=0)},
+            "outputs": {CHECKPOINTS: OutputTarget(volume=volume, base=BEFORE, after=0)},
         }
 
     def _named_lineage(self, lineage: Lineage) -> TaskLineage:

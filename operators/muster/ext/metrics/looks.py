@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from muster.backends.capacity import Cards, Gpus, Queues
-    from muster.backends.releases.figures import Seen
+    from muster.backends.releases.figures import DeploymentSample
     from muster.core.deployment import DeploymentStatus, Release
     from muster.volumes.protocols import Store
 
@@ -107,7 +107,7 @@ def _free(nodes: Sequence[Cards], gpu_class: str) -> int:
     return sum(node.free for node in nodes if node.gpu_class == gpu_class)
 
 
-def of_deployments(found: Sequence[Seen]) -> Iterator[Sample]:
+def of_deployments(found: Sequence[DeploymentSample]) -> Iterator[Sample]:
     """Tell how each deployment stands."""
     for seen in found[:MOST_LABELS]:
         yield from _of_deployment(seen.status)

@@ -159,7 +159,7 @@ def collector_of(settings: Settings) -> MusterCollector:
         MetricsPart.GPUS: lambda place: looks.of_gpus(place.capacity.gpus()),
         MetricsPart.DEPLOYMENTS: lambda place: drifts.look(place.deployments),
     }
-    opened = {part: _Opened(place) for part in parts}
+    opened = {part: _OpenedSource(place) for part in parts}
     return MusterCollector(
         {part: partial(_look, opened[part], look) for part, look in parts.items()},
         place=place().name,
@@ -199,7 +199,7 @@ class Drifts:
         return looks.of_deployments(found)
 
 
-class _Opened:
+class _OpenedSource:
     """One place, opened when it is needed and again after it failed."""
 
     def __init__(self, open_: Callable[[], Place]) -> None:
@@ -220,5 +220,5 @@ class _Opened:
             before.close()
 
 
-def _look(source: _Opened, look: Callable[[Place], Iterable[Sample]]) -> Iterable[Sample]:
+def _look(source: _OpenedSource, look: Callable[[Place], Iterable[Sample]]) -> Iterable[Sample]:
     return look(source.now())

@@ -31,7 +31,7 @@ Tell = Callable[[int], None]
 """Is told the bytes that have travelled, as they do."""
 
 
-class Busy(Conflict):
+class MirrorBusy(Conflict):
     """Another mirror brings this version just now."""
 
 
@@ -55,7 +55,7 @@ class Holding:
 
 
 @dataclass(frozen=True)
-class Documents:
+class VersionDocuments:
     """What a version is beside its files: the bytes of MANIFEST and RECORD.json, and the marks on it.
 
     :param at: when it was committed, in seconds since the epoch.
@@ -96,7 +96,7 @@ class Documents:
         return self.manifest.partition(b"\n")[0].decode(errors="replace")
 
 
-class Source(Protocol):
+class MirrorSource(Protocol):
     """A home that versions are read from."""
 
     @property
@@ -112,14 +112,19 @@ class Source(Protocol):
         :param volumes: only those of these volumes.
         """
 
-    def documents(self, place: Place) -> Documents:
+    def documents(self, place: Place) -> VersionDocuments:
         """Return the documents of a version. :raises NotFound: there is none. :raises Corrupt: it is damaged."""
 
     def local(self, place: Place) -> Path | None:
         """Return the folder of a version's files if it is on this machine."""
 
     def read(
-        self, documents: Documents, entries: Sequence[Entry], *, first: int = 0, size: int | None = None
+        self,
+        documents: VersionDocuments,
+        entries: Sequence[Entry],
+        *,
+        first: int = 0,
+        size: int | None = None,
     ) -> Iterator[bytes]:
         """Yield the bytes of these files, which are adjacent in the order of their paths.
 
@@ -151,7 +156,9 @@ class Target(Protocol):
     def holdings(self, volumes: Collection[str] = ()) -> dict[Place, Holding]:
         """As :meth:`Source.holdings`."""
 
-    def receive(self, documents: Documents, source: Source, *, base: Documents | None, tell: Tell) -> None:
+    def receive(
+        self, documents: VersionDocuments, source: MirrorSource, *, base: VersionDocuments | None, tell: Tell
+    ) -> None:
         """Fetch what is missing of a version, so that :meth:`publish` can make it visible.
 
         What an earlier try brought is not fetched again, nor files that the base holds.
@@ -161,7 +168,7 @@ class Target(Protocol):
         :raises Corrupt: the source's bytes are not those of its manifest.
         """
 
-    def publish(self, versions: Sequence[Documents]) -> None:
+    def publish(self, versions: Sequence[VersionDocuments]) -> None:
         """Make received versions durable and visible; one that was damaged here is replaced.
 
         Of those of the call before, :meth:`verify` only compares the sizes from now on.
@@ -173,7 +180,7 @@ class Target(Protocol):
     def free(self) -> None:
         """Free the space of what was deleted here at once: readers have an hour for it otherwise."""
 
-    def verify(self, documents: Documents, *, drop: bool = False) -> list[str]:
+    def verify(self, documents: VersionDocuments, *, drop: bool = False) -> list[str]:
         """Read again what was written of a version that was just published; return what is wrong with its files.
 
         Versions that were published together are verified in the order in which they were received.
@@ -191,7 +198,7 @@ class Target(Protocol):
         """As :meth:`Source.close`."""
 
 
-class Home(Source, Target, Protocol):
+class Home(MirrorSource, Target, Protocol):
     """Both sides."""
 
 
@@ -225,7 +232,7 @@ def stretches(
             begin = end
 
 
-def ordered(documents: Documents) -> list[Entry]:
+def ordered(documents: VersionDocuments) -> list[Entry]:
     """Return the files of a version in the order of their paths."""
     return list(documents.entries.values())
 
@@ -271,7 +278,10 @@ def refuse_other(
 
 
 def check_mirror(
-    mirror: Source, store: Source, *, advice: str = "nothing was changed; name the mirror of this store"
+    mirror: MirrorSource,
+    store: MirrorSource,
+    *,
+    advice: str = "nothing was changed; name the mirror of this store",
 ) -> None:
     """Refuse to read a mirror that is not this store's. :raises NotFound: it is none. :raises Conflict: it is another's."""
     if not (found := mirror.owner()):

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from muster.core.address import pinned
 from muster.core.errors import Conflict, Corrupt, NotFound, SpecError
-from muster.ext.mirrors.base import Busy, Documents, Holding, Source, Target
+from muster.ext.mirrors.base import Holding, MirrorBusy, MirrorSource, Target, VersionDocuments
 from muster.volumes.commit_records import Place
 
 Progress = Callable[[str], None]
@@ -66,7 +66,7 @@ class Copying:
 
     def __init__(
         self,
-        source: Source,
+        source: MirrorSource,
         target: Target,
         *,
         volumes: Collection[str] = (),
@@ -82,7 +82,7 @@ class Copying:
         self.done = Mirrored()
         self._have: Mapping[Place, Holding] = {}
         self._there: dict[Place, Holding] = {}
-        self._last: dict[tuple[str, str | None], Documents] = {}
+        self._last: dict[tuple[str, str | None], VersionDocuments] = {}
         self._partitions: dict[Place, object] = {}
         self._codes = set[str]()
         self._said = 0.0
@@ -155,13 +155,13 @@ class Copying:
 
     def _bring_free(self, places: Sequence[Place]) -> tuple[dict[Place, Holding], list[Place]]:
         """Bring versions in batches; return them, and those that another mirror brings just now."""
-        brought, batch, busy = dict[Place, Holding](), list[Documents](), list[Place]()
+        brought, batch, busy = dict[Place, Holding](), list[VersionDocuments](), list[Place]()
         began, sent = time.monotonic(), self.done.sent_bytes
         for index, place in enumerate(places):
             try:
                 if (documents := self._receive(place, index, len(places))) is not None:
                     batch.append(documents)
-            except Busy:
+            except MirrorBusy:
                 busy.append(place)
             full = len(batch) >= BATCH_VERSIONS or self.done.sent_bytes - sent >= BATCH_BYTES
             if full or time.monotonic() - began > BATCH_SECONDS:
@@ -177,7 +177,7 @@ class Copying:
         self.done.present += len(busy) - len(left)
         return left
 
-    def _receive(self, place: Place, index: int, count: int) -> Documents | None:
+    def _receive(self, place: Place, index: int, count: int) -> VersionDocuments | None:
         """Fetch one version; None where it is damaged, or gone meanwhile. :raises Busy: another mirror has it."""
         address = pinned(*place)
         try:
@@ -215,7 +215,7 @@ class Copying:
             return self._source.documents(place).holding.deleted
         return False
 
-    def _remember(self, documents: Documents) -> None:
+    def _remember(self, documents: VersionDocuments) -> None:
         """Keep the newest version of a partition as a base for the next; of many partitions, or large versions, only the last."""
         self._last[documents.place[0], documents.origin.partition] = documents
         while len(self._last) > 1 and (
@@ -223,7 +223,7 @@ class Copying:
         ):
             del self._last[next(iter(self._last))]
 
-    def _publish(self, batch: Sequence[Documents]) -> dict[Place, Holding]:
+    def _publish(self, batch: Sequence[VersionDocuments]) -> dict[Place, Holding]:
         """Make versions visible, and read each again: one that is wrong is no base, and does not count as there."""
         self._target.publish(batch)
         right = dict[Place, Holding]()
@@ -237,11 +237,11 @@ class Copying:
                 self._there[documents.place] = right[documents.place] = documents.holding
         return right
 
-    def _read_again(self, documents: Documents, count: str) -> list[str]:
+    def _read_again(self, documents: VersionDocuments, count: str) -> list[str]:
         self._progress(f"{count} {documents.address} is read again")
         return self._target.verify(documents, drop=True)
 
-    def _base(self, documents: Documents) -> Documents | None:
+    def _base(self, documents: VersionDocuments) -> VersionDocuments | None:
         """Return a version of the same partition that both sides have, whose files this one is likely to share."""
         (volume, number), partition = documents.place, documents.origin.partition
         if (last := self._last.get((volume, partition))) is not None:
@@ -276,7 +276,7 @@ class Copying:
                 self._partitions[place] = _UNREADABLE
         return self._partitions[place]
 
-    def _copy_code(self, documents: Documents) -> None:
+    def _copy_code(self, documents: VersionDocuments) -> None:
         """Bring the code and the image's lock that a version was made with, where the source still has them."""
         for digest in {documents.origin.code, documents.origin.image_digest} - {None, ""} - self._codes:
             assert digest is not None

@@ -18,7 +18,15 @@ from blake3 import blake3
 
 from muster.core.errors import BadOutput, Corrupt
 from muster.core.locks import take
-from muster.ext.mirrors.base import Busy, Documents, Source, Tell, ordered, read_at_source, runs
+from muster.ext.mirrors.base import (
+    MirrorBusy,
+    MirrorSource,
+    Tell,
+    VersionDocuments,
+    ordered,
+    read_at_source,
+    runs,
+)
 from muster.volumes.commit_records import Place
 from muster.volumes.gather import check_path
 from muster.volumes.hashing import BIG_BYTES, Frozen, frozen, hash_file
@@ -71,7 +79,7 @@ def _lock(path: Path, place: Place) -> int:
         try:
             if not take(fd, wait=False):
                 os.close(fd)
-                raise Busy(f"{place[0]}@{place[1]} is brought by another mirror now: it is waited for")
+                raise MirrorBusy(f"{place[0]}@{place[1]} is brought by another mirror now: it is waited for")
             if path.exists() and os.fstat(fd).st_ino == path.stat().st_ino:
                 return fd
         except FileNotFoundError:  # deleted between the two looks
@@ -236,7 +244,7 @@ def _changed(entry: Entry) -> Corrupt:
     )
 
 
-def fetch(filling: Filling, documents: Documents, source: Source, tell: Tell) -> None:
+def fetch(filling: Filling, documents: VersionDocuments, source: MirrorSource, tell: Tell) -> None:
     """Fetch the files that a draft lacks from a home: of this machine, or as streams of adjacent ones.
 
     :raises Corrupt: one is gone, or has not the bytes of its manifest.

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from muster.core.address import Address, Select
 from muster.core.errors import Conflict, Corrupt, MusterError, NotFound
 from muster.core.settings import Settings
-from muster.ext.mirrors.base import Documents, Home, Source, check_mirror
+from muster.ext.mirrors.base import Home, MirrorSource, VersionDocuments, check_mirror
 from muster.ext.mirrors.drafts import Filling, fetch
 from muster.ext.mirrors.folder import FolderHome
 from muster.ext.mirrors.opening import home_of, open_home
@@ -39,16 +39,16 @@ T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
 
 
-class Elsewhere:
+class MirrorReads:
     """The mirror of a store, as a place to read from. It is opened when a version is first looked for there."""
 
     def __init__(self, store: LocalStore, settings: Settings) -> None:
         self._store, self._settings = store, settings
         self._cache = settings.cache / "mirrored"
         self._lock = threading.Lock()
-        self._known: dict[str, Documents] = {}
+        self._known: dict[str, VersionDocuments] = {}
 
-    def find(self, address: str, *, lacks: NotFound) -> Documents:
+    def find(self, address: str, *, lacks: NotFound) -> VersionDocuments:
         """Return the documents of the version that an address names in the mirror.
 
         :param lacks: what the store has said; it is raised where the mirror lacks the version, or its data, too.
@@ -66,7 +66,7 @@ class Elsewhere:
                 _LOG.warning("%s is not in this store: it is read from the mirror %s", key, self._home.where)
             return self._known[key]
 
-    def _ask(self, wanted: Address, lacks: NotFound) -> Documents:
+    def _ask(self, wanted: Address, lacks: NotFound) -> VersionDocuments:
         """Look for a version; an error of the mirror is told beside what the store has said."""
         try:
             home = self._home
@@ -79,7 +79,7 @@ class Elsewhere:
                 raise
             raise NotFound(f"{lacks}; its mirror cannot be asked: {error}") from error
 
-    def _look(self, home: Source, wanted: Address) -> Documents:
+    def _look(self, home: MirrorSource, wanted: Address) -> VersionDocuments:
         if wanted.select is Select.NUMBER:
             return home.documents((wanted.volume, int(wanted.value)))
         held = home.holdings((wanted.volume,))
@@ -105,7 +105,7 @@ class Elsewhere:
             raise
         return mirror
 
-    def path(self, documents: Documents, inner: str) -> Path:
+    def path(self, documents: VersionDocuments, inner: str) -> Path:
         """Return the folder of a version's files, or `inner` in it; fetched where it is not on this machine."""
         home = self._home
         data = home.local(documents.place) if isinstance(home, FolderHome) else None
@@ -116,7 +116,7 @@ class Elsewhere:
             )
         return data / inner if inner else data
 
-    def _fetched(self, home: Source, documents: Documents) -> Path:
+    def _fetched(self, home: MirrorSource, documents: VersionDocuments) -> Path:
         target = self._cache / documents.digest.removeprefix("b3:")
         if not target.is_dir():
             with translated(f"fetch {documents.address} into {self._cache}"):
@@ -126,7 +126,7 @@ class Elsewhere:
                         self._fetch(home, documents, target)
         return target / "data"
 
-    def _fetch(self, home: Source, documents: Documents, target: Path) -> None:
+    def _fetch(self, home: MirrorSource, documents: VersionDocuments, target: Path) -> None:
         part = target.with_name(f".part-{target.name}")
         filling = Filling(part / "data", documents.entries, place=documents.place)
         fetch(filling, documents, home, lambda _: None)
@@ -141,7 +141,7 @@ class Elsewhere:
             self._home.close()
 
 
-def version_of(documents: Documents) -> Version:
+def version_of(documents: VersionDocuments) -> Version:
     """Return a version as a store describes it."""
     record, entries = documents.origin, documents.entries
     return Version(
@@ -162,9 +162,9 @@ class _ReadsMirror(_Base):
 
     def __init__(self, *args: Any, settings: Settings, **rules: Any) -> None:
         super().__init__(*args, **rules)
-        self.elsewhere = Elsewhere(self, settings)
+        self.elsewhere = MirrorReads(self, settings)
 
-    def _or_there(self, here: Callable[[str], T], address: str, there: Callable[[Documents], T]) -> T:
+    def _or_there(self, here: Callable[[str], T], address: str, there: Callable[[VersionDocuments], T]) -> T:
         """Return what this store says of a version, or what is said of it in the mirror."""
         try:
             return here(address)

@@ -22,11 +22,11 @@ from muster.core.errors import Conflict, Corrupt, NotFound
 from muster.core.names import check_digest
 from muster.ext.mirrors import identity
 from muster.ext.mirrors.base import (
-    Busy,
-    Documents,
     Holding,
-    Source,
+    MirrorBusy,
+    MirrorSource,
     Tell,
+    VersionDocuments,
     read_at_source,
     refuse_other,
     stretches,
@@ -88,7 +88,7 @@ class FolderHome:
         with translated(f"list the versions of {self.where}"):
             return scan(self._layout, volumes)
 
-    def documents(self, place: Place) -> Documents:
+    def documents(self, place: Place) -> VersionDocuments:
         """Return the documents of a version."""
         folder = self._layout.version(*place)
         try:
@@ -102,7 +102,7 @@ class FolderHome:
                 raise
             raise Corrupt(f"the documents of {place[0]}@{place[1]} cannot be read from their disk") from error
         found = look(self._layout, str(folder))
-        documents = Documents(place, text, said, 0.0, found or Holding(""))
+        documents = VersionDocuments(place, text, said, 0.0, found or Holding(""))
         record = documents.origin
         commit = self._commit_of(record.job_id, place)
         check_record(said, record, place, commit)
@@ -122,7 +122,12 @@ class FolderHome:
         return data if data.is_dir() else None
 
     def read(
-        self, documents: Documents, entries: Sequence[Entry], *, first: int = 0, size: int | None = None
+        self,
+        documents: VersionDocuments,
+        entries: Sequence[Entry],
+        *,
+        first: int = 0,
+        size: int | None = None,
     ) -> Iterator[bytes]:
         """Yield the bytes of these files."""
         data = self._layout.version(*documents.place) / "data"
@@ -165,7 +170,9 @@ class FolderHome:
             refuse_other("the mirror", owner, own, of=self.where, advice=advice)
         refuse_other(self.where, own, owner)
 
-    def receive(self, documents: Documents, source: Source, *, base: Documents | None, tell: Tell) -> None:
+    def receive(
+        self, documents: VersionDocuments, source: MirrorSource, *, base: VersionDocuments | None, tell: Tell
+    ) -> None:
         """Fetch what is missing of a version into its draft."""
         with translated(f"bring {documents.address} to {self.where}"):
             filling = self.begin(documents, base)
@@ -173,7 +180,7 @@ class FolderHome:
                 fetch(filling, documents, source, tell)
                 self.end(documents, filling)
 
-    def begin(self, documents: Documents, base: Documents | None) -> Filling | None:
+    def begin(self, documents: VersionDocuments, base: VersionDocuments | None) -> Filling | None:
         """Lock a version's draft and link what the base holds; None where only its documents are to come.
 
         :raises Busy: another mirror has it, or has just made it visible.
@@ -183,7 +190,7 @@ class FolderHome:
         repaired = base is not None and base.place == documents.place
         if not repaired and self._has(documents):  # its folder may have readers: it is not replaced
             self._drafts.release(documents.place)
-            raise Busy(f"{documents.address} was brought to {self.where} by another mirror just now")
+            raise MirrorBusy(f"{documents.address} was brought to {self.where} by another mirror just now")
         self._take_back(documents, draft)
         draft.mkdir(exist_ok=True)
         if documents.holding.deleted:
@@ -195,14 +202,14 @@ class FolderHome:
             self._link(filling, base)
         return filling
 
-    def _has(self, documents: Documents) -> bool:
+    def _has(self, documents: VersionDocuments) -> bool:
         """Whether a version is visible here, with its data if the other home has that."""
         now = look(self._layout, str(self._layout.version(*documents.place)))
         if now is None or now.digest != documents.digest or not is_committed(self._layout, *documents.place):
             return False
         return documents.holding.deleted or not now.deleted
 
-    def _take_back(self, documents: Documents, draft: Path) -> None:
+    def _take_back(self, documents: VersionDocuments, draft: Path) -> None:
         """Take back to the draft what a kill left in the version's place, invisible."""
         target = self._layout.version(*documents.place)
         mine = holder(target) == documents.origin.job_id
@@ -210,7 +217,7 @@ class FolderHome:
             remove(draft)
             rename(target, draft)
 
-    def _link(self, filling: Filling, base: Documents) -> None:
+    def _link(self, filling: Filling, base: VersionDocuments) -> None:
         """Link the files that the base has with the same bytes."""
         missing = list(filling.missing.values())
         try:
@@ -231,7 +238,7 @@ class FolderHome:
         draft = self._drafts.folder(place)
         return draft if (draft / sharing.KNOWN).is_file() else self._layout.version(*place)
 
-    def end(self, documents: Documents, filling: Filling) -> None:
+    def end(self, documents: VersionDocuments, filling: Filling) -> None:
         """Complete a draft that has all its files."""
         if not filling.whole:
             raise Conflict(
@@ -247,7 +254,7 @@ class FolderHome:
         )
         set_modes(draft / "data", folders_of(draft / "data"), 0o555)
 
-    def _describe(self, documents: Documents, draft: Path, files: Sequence[Frozen]) -> None:
+    def _describe(self, documents: VersionDocuments, draft: Path, files: Sequence[Frozen]) -> None:
         """Write what lies beside a version's files."""
         holding = documents.holding
         texts = {
@@ -269,7 +276,7 @@ class FolderHome:
             (draft / "pins").mkdir(exist_ok=True)
             write_whole(draft / "pins" / pin_name(reason), reason, durable=False)
 
-    def publish(self, versions: Sequence[Documents]) -> None:
+    def publish(self, versions: Sequence[VersionDocuments]) -> None:
         """Make received versions durable and visible."""
         if versions:
             for place in self._published:
@@ -299,7 +306,7 @@ class FolderHome:
         for reason in set(holding.pins) - set(now.pins):
             marks.pin(address, reason=reason)
 
-    def verify(self, documents: Documents, *, drop: bool = False) -> list[str]:
+    def verify(self, documents: VersionDocuments, *, drop: bool = False) -> list[str]:
         """Compare the names and sizes of all files, and read again what was written."""
         folder = self._layout.version(*documents.place)
         with translated(f"read {documents.address} in {self.where} again"):
@@ -315,7 +322,7 @@ class FolderHome:
                 self.drop(documents.place)
             return wrong
 
-    def _read_again(self, documents: Documents, data: Path) -> list[str]:
+    def _read_again(self, documents: VersionDocuments, data: Path) -> list[str]:
         # What another process received, such as a service before it restarted, is read whole.
         received = self._fresh.get(documents.place, documents.entries.values())
         fresh = {entry.path: entry for entry in received}

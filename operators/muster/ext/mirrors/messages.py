@@ -14,7 +14,7 @@ from typing import BinaryIO
 from muster.core.errors import SpecError
 from muster.core.names import check_volume
 from muster.core.wire import parsed
-from muster.ext.mirrors.base import Documents, Holding
+from muster.ext.mirrors.base import Holding, VersionDocuments
 from muster.volumes.commit_records import Place
 
 CHUNK_BYTES = 1 << 20
@@ -56,7 +56,7 @@ def pieces(body: BinaryIO) -> Iterator[Piece]:
         )
 
 
-def wire_of(documents: Documents) -> bytes:
+def wire_of(documents: VersionDocuments) -> bytes:
     """Return a version's documents as bytes."""
     holding = documents.holding
     head = {
@@ -70,7 +70,7 @@ def wire_of(documents: Documents) -> bytes:
     return b"\n".join([json.dumps(head).encode(), documents.record + documents.manifest])
 
 
-def documents_of(data: bytes) -> Documents:
+def documents_of(data: bytes) -> VersionDocuments:
     """Return the documents that :func:`wire_of` wrote. :raises SpecError: they are torn."""
     line, _, rest = data.partition(b"\n")
     head = document_of(line)
@@ -78,7 +78,7 @@ def documents_of(data: bytes) -> Documents:
     if len(rest) != cut + _number(head, "manifest"):
         raise SpecError("a version's documents were cut off on their way")
     place = place_of(head)
-    return Documents(place, rest[cut:], rest[:cut], float(head.get("at", 0.0)), holding_of(head))  # type: ignore[arg-type]
+    return VersionDocuments(place, rest[cut:], rest[:cut], float(head.get("at", 0.0)), holding_of(head))  # type: ignore[arg-type]
 
 
 def place_of(document: Mapping[str, object]) -> Place:

@@ -36,7 +36,7 @@ def is_new(name: str) -> bool:
     return _PART.match(name.rpartition("/")[2]) is not None
 
 
-class Objects:
+class ObjectsBelow:
     """The objects below a URL. A name is a path below it. Safe to use from many threads.
 
     :ivar where: the URL, as messages show it.

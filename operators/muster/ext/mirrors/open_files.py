@@ -16,10 +16,18 @@ from typing import Any
 from blake3 import blake3
 
 from muster.core.errors import Corrupt
-from muster.ext.mirrors.base import Documents, Source, Tell, ordered, read_at_source, runs, stretches
+from muster.ext.mirrors.base import (
+    MirrorSource,
+    Tell,
+    VersionDocuments,
+    ordered,
+    read_at_source,
+    runs,
+    stretches,
+)
 from muster.ext.mirrors.delta import delta
 from muster.ext.mirrors.drafts import Cut
-from muster.ext.mirrors.objects import PIECE_BYTES, Objects, is_new
+from muster.ext.mirrors.objects import PIECE_BYTES, ObjectsBelow, is_new
 from muster.ext.mirrors.patching import LEAST_PATCHED_BYTES
 from muster.volumes.commit_records import Place
 from muster.volumes.gather import check_path
@@ -41,12 +49,12 @@ class _Before:
 class OpenFiles:
     """The files of all versions below a URL. Safe to use from many threads."""
 
-    def __init__(self, objects: Objects) -> None:
+    def __init__(self, objects: ObjectsBelow) -> None:
         self._objects = objects
         self._cutting = threading.Lock()  # of one large file at a time: its pieces are held in memory
 
     def fill(
-        self, documents: Documents, source: Source, *, base: Documents | None, tell: Tell
+        self, documents: VersionDocuments, source: MirrorSource, *, base: VersionDocuments | None, tell: Tell
     ) -> list[Entry]:
         """Write what is missing of a version's files, and delete what is none of it.
 
@@ -71,7 +79,12 @@ class OpenFiles:
         return list(missing.values())
 
     def read(
-        self, documents: Documents, entries: Sequence[Entry], *, first: int = 0, size: int | None = None
+        self,
+        documents: VersionDocuments,
+        entries: Sequence[Entry],
+        *,
+        first: int = 0,
+        size: int | None = None,
     ) -> Iterator[bytes]:
         """Yield the bytes of these files, several pieces at a time."""
         pieces = stretches(entries, first=first, size=size, most=PIECE_BYTES)
@@ -104,12 +117,12 @@ class OpenFiles:
                 raise
             raise Corrupt(f"{self._objects.where}/{name} cannot be read from its disk") from error
 
-    def name(self, documents: Documents, entry: Entry) -> str:
+    def name(self, documents: VersionDocuments, entry: Entry) -> str:
         """Return the name of a file's object."""
         path = check_path(entry.path, output=documents.address)
         return f"{data_of(documents.place)}/{path}"
 
-    def _keep_whole(self, documents: Documents, pool: ThreadPoolExecutor) -> set[str]:
+    def _keep_whole(self, documents: VersionDocuments, pool: ThreadPoolExecutor) -> set[str]:
         """Return the files that are there, each read; delete what is none of the version's.
 
         A run that was killed may have left files of another version with this number, of the same names and sizes.
@@ -122,25 +135,27 @@ class OpenFiles:
         whole = pool.map(lambda entry: self._is_whole(documents, entry), found)
         return {entry.path for entry, right in zip(found, whole, strict=True) if right}
 
-    def _is_whole(self, documents: Documents, entry: Entry) -> bool:
+    def _is_whole(self, documents: VersionDocuments, entry: Entry) -> bool:
         hasher, name = blake3(), self.name(documents, entry)
         for begin in range(0, entry.size_bytes, PIECE_BYTES):
             hasher.update(self._objects.read(name, begin, min(begin + PIECE_BYTES, entry.size_bytes)))
         return hasher.hexdigest() == entry.hash
 
-    def _copy(self, base: Documents | None, same: Entry, documents: Documents, entry: Entry) -> bool:
+    def _copy(
+        self, base: VersionDocuments | None, same: Entry, documents: VersionDocuments, entry: Entry
+    ) -> bool:
         """Have the store copy a file that it has; whether it could."""
         assert base is not None
         return self._objects.copy(self.name(base, same), self.name(documents, entry))
 
     def _fetch(
         self,
-        documents: Documents,
+        documents: VersionDocuments,
         missing: Mapping[str, Entry],
-        source: Source,
+        source: MirrorSource,
         pool: ThreadPoolExecutor,
         tell: Tell,
-        base: Documents | None,
+        base: VersionDocuments | None,
     ) -> None:
         folder, writing = source.local(documents.place), deque[Future[int]]()
         before = source.local(base.place) if base is not None else None
@@ -168,7 +183,7 @@ class OpenFiles:
         while writing:
             tell(writing.popleft().result())
 
-    def _send(self, documents: Documents, entry: Entry, path: str, old: _Before | None) -> int:
+    def _send(self, documents: VersionDocuments, entry: Entry, path: str, old: _Before | None) -> int:
         """Write a file of this machine, and return how many bytes travelled.
 
         :param old: the same file in the version before.
@@ -198,13 +213,15 @@ class OpenFiles:
             return None
         return self._objects.send_changed(path, name, before=old.name, stretches=cut)
 
-    def _write_small(self, documents: Documents, entry: Entry, data: bytes) -> int:
+    def _write_small(self, documents: VersionDocuments, entry: Entry, data: bytes) -> int:
         if blake3(data).hexdigest() != entry.hash:
             raise _changed(entry)
         self._objects.put(self.name(documents, entry), data)
         return entry.size_bytes
 
-    def _write_large(self, documents: Documents, entry: Entry, chunks: Iterator[bytes], tell: Tell) -> None:
+    def _write_large(
+        self, documents: VersionDocuments, entry: Entry, chunks: Iterator[bytes], tell: Tell
+    ) -> None:
         hasher = blake3()
         with self._objects.writing(self.name(documents, entry)) as file:
             for chunk in chunks:

@@ -28,9 +28,9 @@ from blake3 import blake3
 
 from muster.core.errors import Corrupt, NotFound, SpecError, StoreError
 from muster.core.names import check_volume
-from muster.ext.mirrors.base import Documents, Holding, Source, Tell, ordered, refuse_other, runs
+from muster.ext.mirrors.base import Holding, MirrorSource, Tell, VersionDocuments, ordered, refuse_other, runs
 from muster.ext.mirrors.drafts import Cut
-from muster.ext.mirrors.objects import Objects
+from muster.ext.mirrors.objects import ObjectsBelow
 from muster.ext.mirrors.open_files import STREAMS, OpenFiles, data_of
 from muster.volumes.changes import files_below
 from muster.volumes.commit_records import Place, flaw
@@ -54,7 +54,7 @@ class OpenHome:
     """
 
     def __init__(self, url: str, options: Mapping[str, Any] | None = None) -> None:
-        self.objects = Objects(url, options)
+        self.objects = ObjectsBelow(url, options)
         self.where = self.objects.where
         self._files = OpenFiles(self.objects)
         self._fresh: dict[Place, list[Entry]] = {}
@@ -127,7 +127,7 @@ class OpenHome:
                     }
         return found
 
-    def documents(self, place: Place) -> Documents:
+    def documents(self, place: Place) -> VersionDocuments:
         """Return the documents of a version."""
         holding = self._holding(place)
         with self.objects.asking(f"read {place[0]}@{place[1]}"):
@@ -137,7 +137,7 @@ class OpenHome:
             )
         if text is None or said is None:
             raise Corrupt(f"{self.where} lacks MANIFEST or RECORD.json of {place[0]}@{place[1]}")
-        documents = Documents(place, text, said, _at(at or b"{}"), holding)
+        documents = VersionDocuments(place, text, said, _at(at or b"{}"), holding)
         if documents.digest != holding.digest or documents.origin.digest != holding.digest:
             raise Corrupt(
                 f"{self.where} has another manifest or record of {place[0]}@{place[1]} than was written"
@@ -163,7 +163,12 @@ class OpenHome:
         return data if data is not None and data.is_dir() else None
 
     def read(
-        self, documents: Documents, entries: Sequence[Entry], *, first: int = 0, size: int | None = None
+        self,
+        documents: VersionDocuments,
+        entries: Sequence[Entry],
+        *,
+        first: int = 0,
+        size: int | None = None,
     ) -> Iterator[bytes]:
         """Yield the bytes of these files, several pieces at a time."""
         return self._files.read(documents, entries, first=first, size=size)
@@ -209,7 +214,9 @@ class OpenHome:
     def free(self) -> None:
         """Nothing is left to do: an object is deleted at once."""
 
-    def receive(self, documents: Documents, source: Source, *, base: Documents | None, tell: Tell) -> None:
+    def receive(
+        self, documents: VersionDocuments, source: MirrorSource, *, base: VersionDocuments | None, tell: Tell
+    ) -> None:
         """Write what is missing of a version's files."""
         self._fresh[documents.place] = []
         if documents.holding.deleted:
@@ -220,7 +227,7 @@ class OpenHome:
         with self.objects.asking(f"write {documents.address}"):
             self._fresh[documents.place] = self._files.fill(documents, source, base=base, tell=tell)
 
-    def publish(self, versions: Sequence[Documents]) -> None:
+    def publish(self, versions: Sequence[VersionDocuments]) -> None:
         """Write documents and marks, and last the names that make the versions whole."""
         if versions:
             for place in self._published:
@@ -267,7 +274,7 @@ class OpenHome:
                 name, json.dumps({"retired": holding.retired, "pins": list(holding.pins)}).encode()
             )
 
-    def verify(self, documents: Documents, *, drop: bool = False) -> list[str]:
+    def verify(self, documents: VersionDocuments, *, drop: bool = False) -> list[str]:
         """Compare the sizes of all files, and read again what was written."""
         if documents.holding.deleted:
             return []
@@ -291,7 +298,7 @@ class OpenHome:
                     self.objects.remove(self._files.name(documents, entries[path]))
         return list(wrong.values())
 
-    def _changed(self, documents: Documents, run: Sequence[Entry]) -> dict[str, str]:
+    def _changed(self, documents: VersionDocuments, run: Sequence[Entry]) -> dict[str, str]:
         """Read adjacent files; return what is wrong with each."""
         wrong = dict[str, str]()
         try:

@@ -14,7 +14,7 @@ from pathlib import Path
 from muster.core import wire
 from muster.core.errors import Conflict, Corrupt, SpecError
 from muster.ext.mirrors import identity
-from muster.ext.mirrors.base import Documents, Holding
+from muster.ext.mirrors.base import Holding, VersionDocuments
 from muster.ext.mirrors.drafts import Drafts
 from muster.volumes import listing, manifest, numbers, pages, sharing
 from muster.volumes.base import Record
@@ -53,7 +53,7 @@ class Publishing:
     def __init__(self, store: FolderStore, drafts: Drafts) -> None:
         self._store, self._layout, self._drafts = store, store.layout, drafts
 
-    def refuse_other(self, documents: Documents) -> None:
+    def refuse_other(self, documents: VersionDocuments) -> None:
         """Refuse to replace another version under the same number, committed or being committed. :raises Conflict: it is there."""
         target = self._layout.version(*documents.place)
         if not has_content(target):
@@ -68,7 +68,7 @@ class Publishing:
                 "two stores have given out this number, or the mirror was changed. It was left as it is; compare the two"
             )
 
-    def publish(self, versions: Sequence[Documents]) -> None:
+    def publish(self, versions: Sequence[VersionDocuments]) -> None:
         """Make received versions durable and visible.
 
         :param versions: one or more, each complete in its draft.
@@ -96,7 +96,7 @@ class Publishing:
                         self._layout, documents.place[0], documents.origin.partition, documents.place[1]
                     )
 
-    def _put_in_place(self, documents: Documents) -> None:
+    def _put_in_place(self, documents: VersionDocuments) -> None:
         draft, target = self._drafts.folder(documents.place), self._layout.version(*documents.place)
         target.parent.mkdir(parents=True, exist_ok=True)
         if (target / "MANIFEST").exists() or (
@@ -146,9 +146,9 @@ class Publishing:
             _set_retired(self._layout, target, holding.retired)
         sync_folder(target)
 
-    def _commits(self, versions: Sequence[Documents]) -> dict[str, CommitRecord]:
+    def _commits(self, versions: Sequence[VersionDocuments]) -> dict[str, CommitRecord]:
         """Return the records of the versions' commits, with these versions. :raises Conflict: one has another record of a version."""
-        by_job: dict[str, list[Documents]] = {}
+        by_job: dict[str, list[VersionDocuments]] = {}
         for documents in versions:
             by_job.setdefault(documents.origin.job_id, []).append(documents)
         known = {job_id: self._known_commit(job_id, at=several[0].at) for job_id, several in by_job.items()}
@@ -178,7 +178,7 @@ class Publishing:
             sync_all(self._layout.root)
 
 
-def _joined(known: CommitRecord, several: Sequence[Documents]) -> CommitRecord:
+def _joined(known: CommitRecord, several: Sequence[VersionDocuments]) -> CommitRecord:
     """Return a commit record with more of its versions."""
     outputs, records = {name: list(places) for name, places in known.outputs.items()}, dict(known.records)
     for documents in several:
@@ -194,7 +194,7 @@ def _joined(known: CommitRecord, several: Sequence[Documents]) -> CommitRecord:
     return replace(known, outputs={name: sorted(places) for name, places in outputs.items()}, records=records)
 
 
-def _other(layout: Layout, documents: Documents) -> str:
+def _other(layout: Layout, documents: VersionDocuments) -> str:
     """Return which version is there in place of the one that comes; empty where it is the same, or damaged."""
     folder = layout.version(*documents.place)
     with suppress(FileNotFoundError, Corrupt):  # a damaged manifest does not say what the version was

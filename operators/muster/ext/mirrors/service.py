@@ -22,7 +22,7 @@ from starlette.responses import Response, StreamingResponse
 from muster.core.address import pinned
 from muster.core.errors import Corrupt, NotFound, SpecError
 from muster.core.names import check_request, check_volume
-from muster.ext.mirrors.base import Busy, Documents
+from muster.ext.mirrors.base import MirrorBusy, VersionDocuments
 from muster.ext.mirrors.drafts import Filling
 from muster.ext.mirrors.folder import FolderHome
 from muster.ext.mirrors.messages import (
@@ -49,7 +49,7 @@ IDLE_SECONDS = 120.0
 class Arrival:
     """A version that arrives: its documents and files, and the folder of the version before it."""
 
-    documents: Documents
+    documents: VersionDocuments
     filling: Filling | None
     before: Path | None
 
@@ -164,7 +164,7 @@ class Calls:
             try:
                 with translated(f"receive {documents.address}"):
                     filling = session.home.begin(documents, base)
-            except Busy:
+            except MirrorBusy:
                 return _json({"busy": True})
             before = session.home.folder(base.place) if base is not None else None
             arrival = session.arrivals[place] = Arrival(documents, filling, before)
@@ -173,7 +173,7 @@ class Calls:
             parts = {path: filling.part_bytes(each) for path, each in missing.items()} if filling else {}
             return _json({"missing": parts, "base": base is not None})
 
-    def _base(self, session: Session, documents: Documents, number: int) -> Documents | None:
+    def _base(self, session: Session, documents: VersionDocuments, number: int) -> VersionDocuments | None:
         """Return the version before; None where it is not here, or was not complete when its session ended.
 
         A repair names the version itself, whose documents here may be what is damaged.

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from muster.core.errors import Corrupt, MusterError, NotFound, Unavailable
-from muster.ext.mirrors.base import Busy, Documents, Holding, Source, Tell, read_at_source
+from muster.ext.mirrors.base import Holding, MirrorBusy, MirrorSource, Tell, VersionDocuments, read_at_source
 from muster.ext.mirrors.delta import LEAST_BYTES, Stretch, delta
 from muster.ext.mirrors.messages import Piece, document_of, documents_of, listed, marks_of, wire_of
 from muster.volumes.changes import files_below
@@ -40,7 +40,7 @@ class ServiceHome:
         self._store, self._connection = store, store.connection
         self._session = f"/v1/mirror/{os.urandom(8).hex()}"
         self._asked = time.monotonic()
-        self._received: dict[Place, tuple[Source, Documents | None]] = {}
+        self._received: dict[Place, tuple[MirrorSource, VersionDocuments | None]] = {}
 
     @property
     def where(self) -> str:
@@ -58,7 +58,7 @@ class ServiceHome:
         answer = self._connection.request("GET", "/v1/mirror", query=query, slow=True)
         return listed(answer.content.splitlines())[1]
 
-    def documents(self, place: Place) -> Documents:
+    def documents(self, place: Place) -> VersionDocuments:
         """Return the documents of a version."""
         query = {"volume": place[0], "number": place[1]}
         return documents_of(self._connection.request("GET", "/v1/mirror/documents", query=query).content)
@@ -68,7 +68,12 @@ class ServiceHome:
         return None
 
     def read(
-        self, documents: Documents, entries: Sequence[Entry], *, first: int = 0, size: int | None = None
+        self,
+        documents: VersionDocuments,
+        entries: Sequence[Entry],
+        *,
+        first: int = 0,
+        size: int | None = None,
     ) -> Iterator[bytes]:
         """Yield the bytes of these files; a broken connection is gone on with."""
         before, _ = documents.entries.span(entries[0].path)
@@ -91,7 +96,9 @@ class ServiceHome:
         """Free the space of what was deleted there at once."""
         self._connection.request("POST", "/v1/mirror/free", slow=True)
 
-    def receive(self, documents: Documents, source: Source, *, base: Documents | None, tell: Tell) -> None:
+    def receive(
+        self, documents: VersionDocuments, source: MirrorSource, *, base: VersionDocuments | None, tell: Tell
+    ) -> None:
         """Send what is missing of a version."""
         self._received[documents.place] = (source, base)
         try:
@@ -101,7 +108,9 @@ class ServiceHome:
                 raise
             self._send(documents, source, None, tell)  # the version before may be damaged there
 
-    def _send(self, documents: Documents, source: Source, base: Documents | None, tell: Tell) -> None:
+    def _send(
+        self, documents: VersionDocuments, source: MirrorSource, base: VersionDocuments | None, tell: Tell
+    ) -> None:
         for _ in range(_TRIES):
             try:
                 return self._send_once(documents, source, base, tell)
@@ -109,7 +118,9 @@ class ServiceHome:
                 continue
         raise self._restarting(f"it was sent {documents.address}")
 
-    def _send_once(self, documents: Documents, source: Source, base: Documents | None, tell: Tell) -> None:
+    def _send_once(
+        self, documents: VersionDocuments, source: MirrorSource, base: VersionDocuments | None, tell: Tell
+    ) -> None:
         waiting, size = list[Piece](), 0
 
         def beat() -> None:
@@ -127,7 +138,9 @@ class ServiceHome:
         if waiting:
             self._put(documents, source, waiting, tell)
 
-    def _begin(self, documents: Documents, base: Documents | None) -> tuple[dict[str, int], bool]:
+    def _begin(
+        self, documents: VersionDocuments, base: VersionDocuments | None
+    ) -> tuple[dict[str, int], bool]:
         """Return the files that are missing, with how many bytes of each are there; and whether the base is.
 
         :raises Busy: another mirror brings the version.
@@ -135,14 +148,16 @@ class ServiceHome:
         query = {} if base is None else {"base": base.place[1]}
         answer = self.ask("PUT", "drafts", query=query, content=wire_of(documents))
         if answer.get("busy"):
-            raise Busy(
+            raise MirrorBusy(
                 f"{documents.address} is brought to {self.where} by another mirror now: it is waited for"
             )
         missing = answer.get("missing")
         parts = {str(path): int(size) for path, size in missing.items()} if isinstance(missing, dict) else {}
         return parts, bool(answer.get("base"))
 
-    def _put(self, documents: Documents, source: Source, pieces: Sequence[Piece], tell: Tell) -> None:
+    def _put(
+        self, documents: VersionDocuments, source: MirrorSource, pieces: Sequence[Piece], tell: Tell
+    ) -> None:
         query = {"volume": documents.place[0], "number": documents.place[1]}
 
         def body() -> Iterator[bytes]:
@@ -156,7 +171,7 @@ class ServiceHome:
             raise _Over
         tell(sum(piece.size for piece in pieces if piece.first is None))
 
-    def publish(self, versions: Sequence[Documents]) -> None:
+    def publish(self, versions: Sequence[VersionDocuments]) -> None:
         """Make received versions visible."""
         left = list(versions)
         for _ in range(_TRIES):
@@ -186,7 +201,7 @@ class ServiceHome:
         asked = {"volume": place[0], "number": place[1], **marks_of(holding)}
         self._connection.request("POST", "/v1/mirror/mark", content=json.dumps(asked).encode())
 
-    def verify(self, documents: Documents, *, drop: bool = False) -> list[str]:
+    def verify(self, documents: VersionDocuments, *, drop: bool = False) -> list[str]:
         """Have a version's files read again, where they are."""
         asked = self.ask("POST", "verify", query={"drop": int(drop)}, content=_places([documents]))
         found = asked.get(documents.address, [])
@@ -226,9 +241,9 @@ class ServiceHome:
 
 
 def pieces_of(
-    documents: Documents,
-    source: Source,
-    base: Documents | None,
+    documents: VersionDocuments,
+    source: MirrorSource,
+    base: VersionDocuments | None,
     missing: Mapping[str, int],
     *,
     beat: Callable[[], None] = lambda: None,
@@ -272,7 +287,7 @@ def _cut(path: str, stretches: Iterator[Stretch], there: int) -> Iterator[Piece]
             begin += size
 
 
-def _places(versions: Sequence[Documents]) -> bytes:
+def _places(versions: Sequence[VersionDocuments]) -> bytes:
     return json.dumps(
         {"places": [{"volume": each.place[0], "number": each.place[1]} for each in versions]}
     ).encode()

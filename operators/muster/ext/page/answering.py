@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from muster.backends.releases.deployments import Deployments
-from muster.backends.releases.figures import Seen, look
+from muster.backends.releases.figures import DeploymentSample, look
 from muster.core.deployment import DeploymentStatus
 from muster.core.wire import plain
 from muster.ext.page.history import EVERY_SECONDS, History
@@ -23,14 +23,14 @@ class _Known:
     """Recent readings of one deployment: the last one is shown, the first is the base of recent figures."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
-    looks: list[tuple[float, Seen]] = field(default_factory=list)
+    looks: list[tuple[float, DeploymentSample]] = field(default_factory=list)
 
     @property
     def stale(self) -> bool:
         """Whether it is time to read again."""
         return not self.looks or time.monotonic() - self.looks[-1][0] > FRESH_SECONDS
 
-    def note(self, seen: Seen) -> None:
+    def note(self, seen: DeploymentSample) -> None:
         """Keep a reading."""
         now = time.monotonic()
         recent = [each for each in self.looks if each[0] > now - WINDOW_SECONDS]
@@ -45,7 +45,7 @@ class Past:
         self._known: dict[str, History] = {}
         self._noted = -EVERY_SECONDS
 
-    def note(self, seen: list[Seen]) -> None:
+    def note(self, seen: list[DeploymentSample]) -> None:
         """Take a reading of every deployment, unless the last one was just now; forget those that are gone."""
         with self._lock:
             if time.monotonic() < self._noted + EVERY_SECONDS * 0.9:

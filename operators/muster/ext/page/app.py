@@ -22,7 +22,7 @@ from muster.core.job import SecretRef
 from muster.ext.page import routes_jobs, routes_serving, routes_upkeep, routes_volumes
 from muster.ext.page.answering import Answering, Past
 from muster.ext.page.files import TYPES, document, files
-from muster.ext.page.sampling import Sampling
+from muster.ext.page.sampling import CounterSampling
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -60,7 +60,7 @@ def create_app() -> FastAPI:
     )
     past = Past()
     app.state.opening = Opening(lambda: open_site(past))
-    app.state.sampling = Sampling(app.state.opening)
+    app.state.sampling = CounterSampling(app.state.opening)
     app.add_middleware(Headers)
     app.add_exception_handler(MusterError, _refused)
     app.add_exception_handler(OSError, _refused)

@@ -34,7 +34,7 @@ Permitted = Callable[[str], bool]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Node:
+class GraphNode:
     """One version of the picture, or several of one volume that are too many to show.
 
     :param column: 0 is the shown version; its inputs are further to the left.
@@ -94,7 +94,7 @@ def _placed(found: Sequence[Ancestor], named: Named, permitted: Permitted) -> di
     for (start, end), of_edge in named.items():
         names[stands_for[start], stands_for[end]] |= of_edge
     ways = [_way(edge, columns) for edge in sorted(names)]
-    places = [*nodes, *(bend for way in ways for bend in way[1:-1] if isinstance(bend, Node))]
+    places = [*nodes, *(bend for way in ways for bend in way[1:-1] if isinstance(bend, GraphNode))]
     steps = [(_id(a), _id(b)) for way in ways for a, b in pairwise(way)]
     placed = {node.id: node for node in _rows(places, steps)}
     return {
@@ -145,12 +145,12 @@ def _columns(addresses: Sequence[str], edges: Iterable[Edge]) -> dict[str, int]:
 
 def _folded(
     found: Iterable[Ancestor], columns: Mapping[str, int], permitted: Permitted
-) -> tuple[list[Node], dict[str, str]]:
+) -> tuple[list[GraphNode], dict[str, str]]:
     """Return the nodes, and each version's node."""
     groups: dict[tuple[int, str], list[Ancestor]] = defaultdict(list)
     for each in found:
         groups[columns[each.address], Address.parse(each.address).volume].append(each)
-    nodes: list[Node] = []
+    nodes: list[GraphNode] = []
     stands_for: dict[str, str] = {}
     for (column, volume), members in groups.items():
         if len(members) > FOLD:
@@ -162,10 +162,10 @@ def _folded(
     return nodes, stands_for
 
 
-def _one(volume: str, column: int, each: Ancestor, permitted: Permitted) -> Node:
+def _one(volume: str, column: int, each: Ancestor, permitted: Permitted) -> GraphNode:
     record = each.record
     partition = record.partition if record else None
-    return Node(
+    return GraphNode(
         id=each.address,
         volume=volume,
         column=column,
@@ -179,9 +179,9 @@ def _maker(record: Record) -> str:
     return record.job_name + (f", trial {trial}" if trial >= 0 else "")
 
 
-def _many(volume: str, column: int, members: Sequence[Ancestor]) -> Node:
+def _many(volume: str, column: int, members: Sequence[Ancestor]) -> GraphNode:
     partitions = sorted(each.record.partition for each in members if each.record and each.record.partition)
-    return Node(
+    return GraphNode(
         id=f"{volume}@*{column}",
         volume=volume,
         column=column,
@@ -190,27 +190,27 @@ def _many(volume: str, column: int, members: Sequence[Ancestor]) -> Node:
     )
 
 
-def _way(edge: Edge, columns: Mapping[str, int]) -> list[str | Node]:
+def _way(edge: Edge, columns: Mapping[str, int]) -> list[str | GraphNode]:
     """Return the two ends of an arrow, and between them a bend for each column that it passes."""
     start, end = edge
     between = range(columns[start] - 1, columns[end], -1)
-    return [start, *(Node(id=f"{start}>{end}>{column}", column=column) for column in between), end]
+    return [start, *(GraphNode(id=f"{start}>{end}>{column}", column=column) for column in between), end]
 
 
-def _id(stop: str | Node) -> str:
+def _id(stop: str | GraphNode) -> str:
     return stop if isinstance(stop, str) else stop.id
 
 
-def _rows(nodes: Iterable[Node], steps: Iterable[Edge]) -> list[Node]:
+def _rows(nodes: Iterable[GraphNode], steps: Iterable[Edge]) -> list[GraphNode]:
     """Number the entries of each column from the top."""
     readers: dict[str, list[str]] = defaultdict(list)
     for start, end in steps:
         readers[start].append(end)
-    columns: dict[int, list[Node]] = defaultdict(list)
+    columns: dict[int, list[GraphNode]] = defaultdict(list)
     for node in nodes:
         columns[node.column].append(node)
     rows: dict[str, int] = {}
-    placed: list[Node] = []
+    placed: list[GraphNode] = []
     for _, members in sorted(columns.items()):
         ordered = sorted(members, key=lambda node: (_middle(readers[node.id], rows), node.volume))
         rows.update({node.id: row for row, node in enumerate(ordered)})

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from muster.backends.releases.figures import Figures, Seen, added
+from muster.backends.releases.figures import DeploymentSample, Figures, added
 from muster.core.deployment import Counts
 from muster.core.wire import plain
 
@@ -37,9 +37,9 @@ class History:
     def __init__(self) -> None:
         self._coarse: list[Interval] = []
         self._fine: list[Interval] = []
-        self._last: tuple[float, Seen] | None = None
+        self._last: tuple[float, DeploymentSample] | None = None
 
-    def note(self, at: float, seen: Seen) -> None:
+    def note(self, at: float, seen: DeploymentSample) -> None:
         """Take a reading of the counters. One that could not be had leaves a gap."""
         if seen.counts is None:
             self._last = None

@@ -27,7 +27,7 @@ BAD = ("failed", UNREADABLE)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Search:
+class JobFilter:
     """Which jobs are asked for; an empty field asks for all.
 
     :param text: with it in their id, name, task or run.
@@ -51,7 +51,7 @@ class Search:
 
 
 def search(
-    board: Board, wanted: Search, *, permitted: Permitted, offset: int = 0, limit: int = 50
+    board: Board, wanted: JobFilter, *, permitted: Permitted, offset: int = 0, limit: int = 50
 ) -> dict[str, Any]:
     """Return one page of the jobs that are asked for, newest first, their numbers by state, and every Dag."""
     mine = [job for job in board.jobs() if permitted(job.dag_id)]

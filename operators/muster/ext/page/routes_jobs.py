@@ -10,7 +10,7 @@ from fastapi import APIRouter, Depends, Query
 from fastapi.responses import StreamingResponse
 
 from muster.airflow.page import audit
-from muster.airflow.page.access import Reader, Who, same_site
+from muster.airflow.page.access import UserRights, Who, same_site
 from muster.airflow.page.route import MOST_ROWS, Here, Json, Limit, Name, Offset, Text
 from muster.core.cancelling import on_page
 from muster.core.names import check_job_id
@@ -49,7 +49,7 @@ def jobs(
     limit: Limit = 50,
 ) -> Json:
     """Return the jobs that the user may see, newest first; those of a search's trials only where they are asked for."""
-    wanted = listed.Search(state=state, text=text, dag=dag, run=run, trials=trials)
+    wanted = listed.JobFilter(state=state, text=text, dag=dag, run=run, trials=trials)
     return Json(listed.search(board, wanted, permitted=who.may, offset=offset, limit=limit))
 
 
@@ -155,7 +155,7 @@ def run_diff(here: Here, who: Who, old_dag: Name, old: Name, new_dag: Name, new:
     return Json(differences(here.backend.store, (old_dag, old), (new_dag, new), readable=readable))
 
 
-def _job(board: Board, who: Reader, job_id: str, entity: DagAccessEntity) -> Job:
+def _job(board: Board, who: UserRights, job_id: str, entity: DagAccessEntity) -> Job:
     found = board.one(check_job_id(job_id))
     who.need(found.dag_id, entity)
     return found

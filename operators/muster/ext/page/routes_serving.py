@@ -9,9 +9,9 @@ from fastapi import APIRouter, Depends, Query
 
 from muster.airflow.operators.releasing import curl_line, example_of
 from muster.airflow.page import audit
-from muster.airflow.page.access import Reader, Who, assets, same_site
+from muster.airflow.page.access import UserRights, Who, assets, same_site
 from muster.airflow.page.route import Here, Json, Site
-from muster.backends.capacity import Waiting
+from muster.backends.capacity import WaitingJob
 from muster.backends.releases.book import Book
 from muster.backends.releases.manual import promote as give_everything
 from muster.backends.releases.manual import repair as bring_back
@@ -138,7 +138,7 @@ def _cards(cards: Any) -> dict[str, Any]:
     return {**plain(cards), "free": cards.free}
 
 
-def _waiting(each: Waiting, who: Reader, dags: dict[str, str]) -> dict[str, Any]:
+def _waiting(each: WaitingJob, who: UserRights, dags: dict[str, str]) -> dict[str, Any]:
     """Return what waits; of another Dag's job only its place and its needs."""
     shown: dict[str, Any] = plain(each)
     if each.job_id is not None and each.job_id in dags and not who.may(dags[each.job_id]):
@@ -146,7 +146,7 @@ def _waiting(each: Waiting, who: Reader, dags: dict[str, str]) -> dict[str, Any]
     return shown
 
 
-def _by(who: Reader) -> str:
+def _by(who: UserRights) -> str:
     return f"{who.name} on muster's page in Airflow"
 
 
@@ -162,11 +162,11 @@ def _dags(here: Site, status: DeploymentStatus) -> set[str]:
     return dags or {""}
 
 
-def _may(here: Site, who: Reader, status: DeploymentStatus) -> bool:
+def _may(here: Site, who: UserRights, status: DeploymentStatus) -> bool:
     return all(who.may(dag_id, method="PUT") for dag_id in _dags(here, status))
 
 
-def _need(here: Site, who: Reader, status: DeploymentStatus) -> None:
+def _need(here: Site, who: UserRights, status: DeploymentStatus) -> None:
     """Refuse who may not mark tasks of each Dag whose model serves."""
     for dag_id in sorted(_dags(here, status)):
         who.need(dag_id, DagAccessEntity.TASK_INSTANCE, method="PUT")

@@ -12,7 +12,7 @@ from fastapi import Path as PathParameter
 from fastapi.responses import HTMLResponse, Response
 
 from muster.airflow.page import audit
-from muster.airflow.page.access import Reader, Who, assets, same_site
+from muster.airflow.page.access import UserRights, Who, assets, same_site
 from muster.airflow.page.route import Here, Json, Limit, Offset, Site, Text
 from muster.airflow.site import mlflow_url
 from muster.backends.releases.book import check_marks
@@ -67,7 +67,7 @@ def volume(
     columns: Columns = "",
 ) -> Json:
     """Return the newest versions of a volume, those before a number, or the newest of each partition."""
-    look = versions.Look(
+    look = versions.VersionsQuery(
         before=before,
         limit=limit,
         by_partition=by == "partition",
@@ -172,20 +172,20 @@ def _serves(status: DeploymentStatus, address: str) -> bool:
     return any(each.model.address == address and each.percent for each in status.revisions)
 
 
-def _need(here: Site, who: Reader, address: str) -> None:
+def _need(here: Site, who: UserRights, address: str) -> None:
     """Refuse who may not read the files of a version."""
     who.need(here.backend.store.record(address).origin.dag_id, DagAccessEntity.XCOM)
 
 
-def _may_change(who: Reader, record: Record) -> bool:
+def _may_change(who: UserRights, record: Record) -> bool:
     return who.may(record.origin.dag_id, method="PUT")
 
 
-def _readable(who: Reader) -> Permitted:
+def _readable(who: UserRights) -> Permitted:
     return partial(who.may, entity=DagAccessEntity.XCOM)
 
 
-def _uses(board: Board, who: Reader) -> Uses:
+def _uses(board: Board, who: UserRights) -> Uses:
     return Uses(job for job in board.jobs() if who.may(job.dag_id))
 
 

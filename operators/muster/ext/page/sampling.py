@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class Sampling:
+class CounterSampling:
     """Reads every deployment's counters every 15 seconds, from the first request of the page on."""
 
     def __init__(self, opening: Opening, *, seconds: float = EVERY_SECONDS) -> None:

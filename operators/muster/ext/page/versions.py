@@ -47,7 +47,7 @@ def _volume(store: Store, name: str) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Look:
+class VersionsQuery:
     """Which versions of a volume are asked for, and what of each.
 
     :param before: only those below this number.
@@ -62,7 +62,7 @@ class Look:
     columns: Sequence[str] = ()
 
 
-def versions(store: Store, volume: str, look: Look, *, permitted: Permitted) -> dict[str, Any]:
+def versions(store: Store, volume: str, look: VersionsQuery, *, permitted: Permitted) -> dict[str, Any]:
     """Return some versions of a volume, with the values of the chosen columns if the user may see them.
 
     :raises NotFound: there is no such volume; the message lists the volumes.

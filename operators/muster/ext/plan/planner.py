@@ -24,7 +24,7 @@ from muster.airflow.operators.mapping import Mapped
 from muster.airflow.operators.spec import arrives_as_list
 from muster.airflow.operators.validate import ValidateOperator
 from muster.airflow.site import interpreter_path
-from muster.backends.forecast import Demand, Forecast, Outlook, TaskCost, durations, forecast
+from muster.backends.forecast import Competition, Demand, Forecast, TaskCost, durations, forecast
 from muster.core.address import Address
 from muster.core.data import EVERY_PARTITION
 from muster.core.errors import MusterError, NotFound, SpecError
@@ -255,7 +255,7 @@ class Planner:
         context = plan_context(operator, self._dag, self._given, self._results)
         return TaskRun.of(operator, context, settings=self._settings, backend=self._backend)
 
-    def _forecast(self, stages: Sequence[PlannedStage], outlook: Outlook) -> list[PlannedStage]:
+    def _forecast(self, stages: Sequence[PlannedStage], outlook: Competition) -> list[PlannedStage]:
         """Add start and cost to each stage that runs."""
         by_task: dict[str, list[str]] = {}
         for stage in stages:
@@ -292,7 +292,7 @@ class Planner:
         told: Mapping[str, Forecast],
         demands: Mapping[str, Demand],
         costs: Mapping[str, TaskCost],
-        outlook: Outlook,
+        outlook: Competition,
     ) -> PlannedStage:
         """Add start and cost to a stage, if it runs."""
         if stage.label not in demands:

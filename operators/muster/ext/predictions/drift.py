@@ -25,7 +25,7 @@ from muster.airflow.authoring.references import VersionReference, is_known
 from muster.airflow.links import JobLink, ReportLink, VersionsLink
 from muster.airflow.operators.program import Program, ProgramOperator
 from muster.airflow.operators.running import report, summary
-from muster.core.data import Input, Output, Pinned
+from muster.core.data import Input, OutputTarget, Pinned
 from muster.core.errors import NotFound, SpecError
 from muster.core.names import check_volume
 from muster.core.prediction import hour_of, predictions_volume
@@ -144,7 +144,7 @@ class DriftOperator(ProgramOperator):
                 "predictions": Input(versions=self._predictions(store, begin, end), many=True),
                 "reference": Input(versions=self._reference(task), many=True),
             },
-            "outputs": {OUTPUT: Output(volume=self._volume)},
+            "outputs": {OUTPUT: OutputTarget(volume=self._volume)},
             "params": {
                 "title": self.deployment,
                 "begin": begin,

@@ -166,12 +166,12 @@ def cancel(search: Which) -> None:
 
     A search that has already ended stays as it is.
     """
-    from muster.ext.search.driver import Driver
+    from muster.ext.search.driver import SearchDriver
     from muster.ext.search.overview import find_search
 
     backend = open_backend(patient=True)
     search_id = find_search(backend.store, search)
-    driver = Driver(backend, search_id)
+    driver = SearchDriver(backend, search_id)
     if not driver.cancel(f"{person()} cancelled it with `muster search cancel`"):
         note(f"{search_id} had ended already")
         return

@@ -20,7 +20,7 @@ from muster.core.cancelling import by_person, pausing
 from muster.core.errors import BackendError, Conflict, Corrupt, NotFound, StoreError, Unavailable
 from muster.core.names import make_job_id
 from muster.core.progress import lines_of_ranks
-from muster.core.search import Event, What
+from muster.core.search import Event, EventKind
 from muster.core.status import JobState, JobStatus
 from muster.core.verdict import Cause
 from muster.ext.search.reports import Reports
@@ -61,7 +61,7 @@ def look_up(store: Store, search_id: str) -> tuple[Search, SearchState]:
     return search, state
 
 
-class Driver:
+class SearchDriver:
     """Drives one search, call by call, from wherever it is to its end.
 
     :param say: is told what happens, a line at a time.
@@ -138,7 +138,7 @@ class Driver:
             if self.state.closed is not None:
                 return False
             with suppress(Conflict):  # another driver goes on meanwhile
-                self._tell(Event(what=What.CLOSED, at=self._clock(), reason=reason))
+                self._tell(Event(what=EventKind.CLOSED, at=self._clock(), reason=reason))
                 return True
 
     def leave(self) -> None:
@@ -191,7 +191,7 @@ class Driver:
         self.state.apply(event)
         self._tracker.note(event)
 
-    def _event(self, what: What, trial: int, **fields: Any) -> Event:
+    def _event(self, what: EventKind, trial: int, **fields: Any) -> Event:
         return Event(what=what, at=self._clock(), trial=trial, **fields)
 
     def _statuses(self) -> Mapping[str, JobStatus]:
@@ -206,7 +206,7 @@ class Driver:
             if self.state.closed is None:
                 self._submit(trial)
             else:
-                self._tell(self._event(What.PAUSED, trial.number))
+                self._tell(self._event(EventKind.PAUSED, trial.number))
             return
         self._count(status)
         self._hear(trial, status)
@@ -228,7 +228,7 @@ class Driver:
             reached = [each for rank, line in lines_of_ranks(data) for each in reports.read(rank, line)]
             if reached:
                 events = [
-                    self._event(What.REACHED, trial.number, rung=each.rung, value=each.value)
+                    self._event(EventKind.REACHED, trial.number, rung=each.rung, value=each.value)
                     for each in reached
                 ]
                 try:
@@ -271,17 +271,17 @@ class Driver:
         number, reports, verdict = trial.number, self._reports_of(trial), status.verdict
         if status.state is JobState.SUCCEEDED:
             value = reports.value if reports.told else trial.value
-            self._tell(self._event(What.ENDED, number, value=value))
+            self._tell(self._event(EventKind.ENDED, number, value=value))
             self._say(f"trial {number} ended{self._valued(trial)}")
             if (missing := reports.missing()) and (reports.told or not trial.values):
                 self._warn(trial, missing)  # else an earlier job has told it
         elif verdict is not None and verdict.cause is Cause.CANCELLED and not by_person(verdict):
             rung = trial.rung if trial.rung >= trial.began else -1
-            self._tell(self._event(What.PAUSED, number, rung=rung))
+            self._tell(self._event(EventKind.PAUSED, number, rung=rung))
         else:
             reason = "nothing says why" if verdict is None else verdict.line
             again = verdict is not None and verdict.cause.retried and trial.failures < self._spec.retries
-            self._tell(self._event(What.FAILED, number, reason=reason, final=not again))
+            self._tell(self._event(EventKind.FAILED, number, reason=reason, final=not again))
             self._say(f"trial {number} failed{' and is tried again' * again}: {reason} {_shown(trial)}")
         for warning in reports.warnings:
             self._warn(trial, warning)
@@ -307,7 +307,7 @@ class Driver:
                 self._take(self.state.trials[move.trial], move.rung)
                 waiting += 1
             elif isinstance(move, Close):
-                self._tell(self._event(What.CLOSED, move.best, reason=move.reason))
+                self._tell(self._event(EventKind.CLOSED, move.best, reason=move.reason))
                 return
             else:
                 return
@@ -327,7 +327,7 @@ class Driver:
         if params is None:
             self._exhausted = True
         else:
-            self._tell(self._event(What.ASKED, len(self.state.trials), params=params))
+            self._tell(self._event(EventKind.ASKED, len(self.state.trials), params=params))
 
     def _take(self, trial: Trial, rung: int) -> None:
         job_id = make_job_id(
@@ -336,7 +336,7 @@ class Driver:
             nonce=f"trial {trial.number}",
             attempt=len(trial.jobs) + 1,
         )
-        self._tell(self._event(What.STARTED, trial.number, job_id=job_id, rung=rung))
+        self._tell(self._event(EventKind.STARTED, trial.number, job_id=job_id, rung=rung))
         if trial.number in self._reports:
             self._reports[trial.number].start_again()
         self._submit(trial)

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from muster.airflow.attempts.run import TaskRun
     from muster.airflow.authoring.references import VersionsReference
     from muster.backends.base import Backend
-    from muster.ext.search.driver import Driver, Ended
+    from muster.ext.search.driver import Ended, SearchDriver
     from muster.volumes.protocols import LocalStore
 
 LOOK_SECONDS = 0.25
@@ -249,9 +249,9 @@ class SearchOperator(GangOperator):
 
     # The search goes on, or begins
 
-    def _driver(self, task: TaskRun) -> Driver:
+    def _driver(self, task: TaskRun) -> SearchDriver:
         """Begin the search, or go on with it: an earlier try's, or one that was stopped and is resumed as it was."""
-        from muster.ext.search.driver import Driver
+        from muster.ext.search.driver import SearchDriver
 
         store, begun = task.backend.store, Remembered(task, "search")
         search_id = begun.recall()
@@ -269,7 +269,7 @@ class SearchOperator(GangOperator):
             except NotFound:  # the process died between the two writes
                 self._begin(store, search_id, self._search(task))
         SearchLink.push(task.context["ti"], f"#/searches/{search_id}")
-        return Driver(task.backend, search_id, say=self.tell)
+        return SearchDriver(task.backend, search_id, say=self.tell)
 
     def _search(self, task: TaskRun) -> Search:
         store, names = task.backend.store, [self.earlier] if isinstance(self.earlier, str) else self.earlier
@@ -283,7 +283,7 @@ class SearchOperator(GangOperator):
         store.begin_search(search_id, search)
         self.tell(f"search {search_id}: at most {search.spec.points} trials, rungs {rungs}")
 
-    def _await(self, task: TaskRun, driver: Driver) -> Ended:
+    def _await(self, task: TaskRun, driver: SearchDriver) -> Ended:
         """Drive the search to its end, here for a while and then in the triggerer."""
         patience, began = task.patience(), time.monotonic()
         try:
@@ -301,7 +301,7 @@ class SearchOperator(GangOperator):
             driver.leave()
         return ended
 
-    def _hand_over(self, task: TaskRun, driver: Driver, *, waited: float) -> None:
+    def _hand_over(self, task: TaskRun, driver: SearchDriver, *, waited: float) -> None:
         from muster.core.wire import dumps
         from muster.ext.search.trigger import SearchTrigger
 
@@ -314,7 +314,9 @@ class SearchOperator(GangOperator):
 
     # The best trial
 
-    def _result(self, context: Context, backend: Backend, driver: Driver, ended: Ended) -> dict[str, Any]:
+    def _result(
+        self, context: Context, backend: Backend, driver: SearchDriver, ended: Ended
+    ) -> dict[str, Any]:
         """Make the best trial's versions those of the task, keep the table of all, and let the other trials' files go."""
         store, best = backend.store, driver.state.trials[ended.trial]
         status = backend.status(best.jobs[-1])
@@ -349,7 +351,7 @@ class SearchOperator(GangOperator):
         self.tell(self.told(result))
         return result
 
-    def _copied(self, store: LocalStore, driver: Driver, name: str, address: str) -> str:
+    def _copied(self, store: LocalStore, driver: SearchDriver, name: str, address: str) -> str:
         version = store.resolve(address)[0]
         return store.copy(
             address,
@@ -359,7 +361,7 @@ class SearchOperator(GangOperator):
             note=f"the best trial of search {driver.search_id}: {address}",
         ).address
 
-    def _kept(self, store: LocalStore, driver: Driver, volume: str) -> str:
+    def _kept(self, store: LocalStore, driver: SearchDriver, volume: str) -> str:
         from muster.ext.search.results import kept_checkpoints, write_results
 
         most = MOST_CHECKPOINTS if self.keep_checkpoints is None else self.keep_checkpoints

@@ -27,7 +27,7 @@ _FACTS = ("sampler", "stopping", "seed", "at_once", "retries", "resource_name", 
 
 
 @dataclass(frozen=True, kw_only=True)
-class Known:
+class KnownSearch:
     """A search as its newest event left it. :param end: where its events end; another end is another standing."""
 
     search: Search
@@ -42,7 +42,7 @@ class Known:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Head:
+class SearchHead:
     """A search of which only what it looks for was read; `error` says why not even that can be."""
 
     search_id: str
@@ -62,7 +62,7 @@ class _Reading:
     state: SearchState
     lock: threading.Lock = field(default_factory=threading.Lock)
     end: int = 0
-    known: Known | None = None
+    known: KnownSearch | None = None
 
 
 def brief(found: SearchOverview) -> dict[str, Any]:
@@ -89,7 +89,7 @@ def brief(found: SearchOverview) -> dict[str, Any]:
     }
 
 
-def described(known: Known) -> dict[str, Any]:
+def described(known: KnownSearch) -> dict[str, Any]:
     """Return everything that the page shows of one search but its trials, as JSON values."""
     found = known.overview
     return {
@@ -106,7 +106,7 @@ def described(known: Known) -> dict[str, Any]:
     }
 
 
-class Searches:
+class KnownSearches:
     """The searches of one store. Any number of threads may ask."""
 
     def __init__(self, store: Stored) -> None:
@@ -116,7 +116,7 @@ class Searches:
         self._readings: OrderedDict[str, _Reading] = OrderedDict()
         self._ended: dict[str, dict[str, Any]] = {}  # lines of the list
 
-    def heads(self) -> list[Head]:
+    def heads(self) -> list[SearchHead]:
         """Return every search, newest first."""
         names = self._store.searches()
         with self._lock:
@@ -125,14 +125,14 @@ class Searches:
         found = []
         for name in names:
             try:
-                found.append(Head(search_id=name, search=self._head(name)))
+                found.append(SearchHead(search_id=name, search=self._head(name)))
             except NotFound:  # gc deletes it
                 continue
             except MusterError as error:  # an error is shown with the search
-                found.append(Head(search_id=name, error=str(error)))
+                found.append(SearchHead(search_id=name, error=str(error)))
         return found
 
-    def of(self, search_id: str) -> Known:
+    def of(self, search_id: str) -> KnownSearch:
         """Return one search as it is now. :raises NotFound: there is none. :raises Corrupt: it cannot be read."""
         reading = self._reading(check_job_id(search_id))
         with reading.lock:  # other requests meanwhile get this one's reading
@@ -146,7 +146,7 @@ class Searches:
                 raise
             search, state = self._head(search_id), reading.state
             if reading.known is None or reading.known.end != reading.end:
-                reading.known = Known(
+                reading.known = KnownSearch(
                     search=search,
                     overview=overview(search_id, search, state),
                     importance=importance(search.spec, state.trials),
@@ -156,7 +156,7 @@ class Searches:
                 reading.known, overview=replace(reading.known.overview, waits=waits(search, state))
             )
 
-    def brief(self, head: Head) -> dict[str, Any]:
+    def brief(self, head: SearchHead) -> dict[str, Any]:
         """Return one line of the list, as JSON values; of a search that has ended nothing is read twice."""
         if (ended := self._ended.get(head.search_id)) is not None:
             return ended

@@ -14,7 +14,7 @@ from muster.ext.search.cost import SearchCost, estimate, pace
 if TYPE_CHECKING:
     from muster.airflow.authoring.code import DagFolder
     from muster.backends.base import Backend
-    from muster.backends.forecast import Demand, Outlook, TaskCost
+    from muster.backends.forecast import Competition, Demand, TaskCost
     from muster.core.job import JobSpec
     from muster.ext.search.operator import SearchOperator
 
@@ -23,7 +23,7 @@ def search_cost(
     operator: SearchOperator,
     trial: JobSpec,
     demand: Demand,
-    outlook: Outlook,
+    outlook: Competition,
     backend: Backend,
     folder: DagFolder,
 ) -> TaskCost:
@@ -68,7 +68,7 @@ def _units(number: float, cost: SearchCost) -> str:
     return f"{number:.4g} {cost.resource or 'units of its rungs'}"
 
 
-def _room(demand: Demand, outlook: Outlook, most: int) -> int:
+def _room(demand: Demand, outlook: Competition, most: int) -> int:
     """How many jobs like one there is room for beside those that run now."""
     free = dict(outlook.pools)
     for each in outlook.running:

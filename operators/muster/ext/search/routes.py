@@ -8,14 +8,14 @@ from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessE
 from fastapi import APIRouter, Depends, Query
 
 from muster.airflow.page import audit
-from muster.airflow.page.access import Reader, Who, same_site
+from muster.airflow.page.access import UserRights, Who, same_site
 from muster.airflow.page.route import Here, Json, Limit, Name, Offset, Site, Text
 from muster.airflow.page.task import task
 from muster.core.errors import MusterError, SpecError
 from muster.core.wire import plain
 from muster.ext.search import trials
-from muster.ext.search.driver import Driver
-from muster.ext.search.page import Known, Searches, brief, described
+from muster.ext.search.driver import SearchDriver
+from muster.ext.search.page import KnownSearch, KnownSearches, brief, described
 from muster.ext.search.state import Phase
 from muster.ext.search.trial_curves import TrialCurves
 
@@ -110,21 +110,21 @@ def cancel(here: Here, who: Who, search_id: str) -> Json:
     who.need(known.origin.dag_id, DagAccessEntity.TASK_INSTANCE, method="PUT")
     if known.overview.ended is None:
         audit.note(who.name, "muster_cancel_search", known.origin, search_id=search_id)
-        Driver(here.backend, search_id).cancel(f"{who.name} cancelled it on muster's page in Airflow")
+        SearchDriver(here.backend, search_id).cancel(f"{who.name} cancelled it on muster's page in Airflow")
     return Json(brief(_known(here).of(search_id).overview))
 
 
-def _known(here: Site) -> Searches:
-    return here.part(Searches, here.backend.store)
+def _known(here: Site) -> KnownSearches:
+    return here.part(KnownSearches, here.backend.store)
 
 
-def _search(here: Site, who: Reader, search_id: str) -> Known:
+def _search(here: Site, who: UserRights, search_id: str) -> KnownSearch:
     known = _known(here).of(search_id)
     who.need(known.origin.dag_id, DagAccessEntity.TASK_INSTANCE)
     return known
 
 
-def _told(who: Reader, known: Known) -> bool:
+def _told(who: UserRights, known: KnownSearch) -> bool:
     return who.may(known.origin.dag_id, DagAccessEntity.TASK_LOGS)
 
 
@@ -136,7 +136,7 @@ def _held(here: Site, jobs: list[str]) -> tuple[dict[str, Any], str]:
         return {}, str(error)
 
 
-def _made(here: Site, known: Known) -> dict[str, Any]:
+def _made(here: Site, known: KnownSearch) -> dict[str, Any]:
     """Return what the best trial's job told and made, and the versions that the task has of it."""
     best = known.overview.best_row
     if best is None or not best.jobs:

@@ -35,7 +35,7 @@ class Take:
 
 
 @dataclass(frozen=True)
-class Wait:
+class NothingYet:
     """Nothing is to be started before something else happens."""
 
 
@@ -47,7 +47,7 @@ class Close:
     reason: str = ""
 
 
-Move = Ask | Take | Wait | Close
+Move = Ask | Take | NothingYet | Close
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,13 +79,13 @@ def next_move(state: SearchState, spent: Spent) -> Move:
     if state.closed is not None:
         return Close(state.closed.trial, state.closed.reason)
     if reason := hopeless(state):
-        return Wait() if state.running else Close(-1, reason)
+        return NothingYet() if state.running else Close(-1, reason)
     over = used_up(state.spec, state, spent)
     move = _end_again(state) if over else _start(state, spent)
     if move is not None:
         return move
     if state.running:
-        return Wait()
+        return NothingYet()
     return _finish(state, over)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from muster.core.search import Event, SearchSpec, What
+from muster.core.search import Event, EventKind, SearchSpec
 from muster.ext.search.rules import Ask, Close, Spent, Take, next_move, passes
 from muster.ext.search.sampling import Sampling
 from muster.ext.search.state import SearchState, Trial
@@ -85,10 +85,10 @@ def play(
         process that begins where another was killed.
     :param sampling: makes what chooses the params of new trials.
     """
-    return _Play(spec, curve, workers, costs or Costs(), fails, preempts, restart, sampling).run()
+    return _SearchPlay(spec, curve, workers, costs or Costs(), fails, preempts, restart, sampling).run()
 
 
-class _Play:
+class _SearchPlay:
     def __init__(
         self,
         spec: SearchSpec,
@@ -115,7 +115,7 @@ class _Play:
         while True:
             closed = self._start()
             if closed is not None:
-                self._tell(What.CLOSED, closed.best, reason=closed.reason)
+                self._tell(EventKind.CLOSED, closed.best, reason=closed.reason)
                 break
             self._now, _, happen = heapq.heappop(self._coming)
             happen()
@@ -142,7 +142,7 @@ class _Play:
                 if params is None:
                     self._exhausted = True
                 else:
-                    self._tell(What.ASKED, len(self._state.trials), params=params)
+                    self._tell(EventKind.ASKED, len(self._state.trials), params=params)
             elif isinstance(move, Take):
                 self._take(self._state.trials[move.trial], move.rung)
             else:
@@ -155,7 +155,7 @@ class _Play:
 
     def _take(self, trial: Trial, rung: int) -> None:
         self._free -= 1
-        self._tell(What.STARTED, trial.number, job_id=f"{trial.number}-{len(trial.jobs)}", rung=rung)
+        self._tell(EventKind.STARTED, trial.number, job_id=f"{trial.number}-{len(trial.jobs)}", rung=rung)
         trial = self._state.trials[trial.number]
         if self._fails(trial):
             self._later(self._costs.start, lambda: self._fail(trial.number))
@@ -185,27 +185,29 @@ class _Play:
         self._later(before + units * self._costs.unit(trial.params), happen)
 
     def _preempt(self, number: int) -> None:
-        self._tell(What.PAUSED, number)
+        self._tell(EventKind.PAUSED, number)
         self._leave()
 
     def _reach(self, number: int, rung: int) -> None:
         trial = self._state.trials[number]
-        self._tell(What.REACHED, number, rung=rung, value=self._curve(trial.params, self._spec.rungs[rung]))
+        self._tell(
+            EventKind.REACHED, number, rung=rung, value=self._curve(trial.params, self._spec.rungs[rung])
+        )
         if rung == self._spec.last:
             self._end(number)
         elif passes(self._state, self._state.trials[number], rung, self._spent()):
             self._train(number, rung + 1)
         else:
-            self._tell(What.PAUSED, number, rung=rung)
+            self._tell(EventKind.PAUSED, number, rung=rung)
             self._later(self._costs.stop, self._leave)
 
     def _end(self, number: int) -> None:
-        self._tell(What.ENDED, number, value=self._state.trials[number].value)
+        self._tell(EventKind.ENDED, number, value=self._state.trials[number].value)
         self._leave()
 
     def _fail(self, number: int) -> None:
         final = self._state.trials[number].failures >= self._spec.retries
-        self._tell(What.FAILED, number, reason="it raises", final=final)
+        self._tell(EventKind.FAILED, number, reason="it raises", final=final)
         self._leave()
 
     def _leave(self) -> None:
@@ -215,7 +217,7 @@ class _Play:
         self._busy += seconds
         heapq.heappush(self._coming, (self._now + seconds, len(self._events), happen))
 
-    def _tell(self, what: What, trial: int, **fields: Any) -> None:
+    def _tell(self, what: EventKind, trial: int, **fields: Any) -> None:
         event = Event(what=what, at=self._now, trial=trial, **fields)
         self._events.append(event)
         self._state.apply(event)

@@ -11,7 +11,7 @@ from enum import Enum
 from typing import Any
 
 from muster.core.errors import SpecError
-from muster.core.search import Event, SearchSpec, What
+from muster.core.search import Event, EventKind, SearchSpec
 
 
 class Phase(str, Enum):
@@ -99,10 +99,10 @@ class SearchState:
 
     def apply(self, event: Event) -> None:
         """Take in the next event. :raises SpecError: it cannot follow those before it."""
-        if event.what is What.CLOSED:
+        if event.what is EventKind.CLOSED:
             self.closed = event
             return
-        if event.what is What.ASKED:
+        if event.what is EventKind.ASKED:
             if event.trial != len(self.trials):
                 raise SpecError(f"trial {event.trial} is asked for, but the next one is {len(self.trials)}")
             self.trials.append(Trial(event.trial, event.params))
@@ -211,9 +211,9 @@ class SearchState:
 
 
 _APPLY = {
-    What.STARTED: SearchState._started,
-    What.REACHED: SearchState._reached,
-    What.PAUSED: SearchState._was_paused,
-    What.ENDED: SearchState._ended,
-    What.FAILED: SearchState._failed,
+    EventKind.STARTED: SearchState._started,
+    EventKind.REACHED: SearchState._reached,
+    EventKind.PAUSED: SearchState._was_paused,
+    EventKind.ENDED: SearchState._ended,
+    EventKind.FAILED: SearchState._failed,
 }

@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, TypeVar
 from muster.backends.tracking import Tracking
 from muster.core.errors import ImageError, MusterError, SpecError
 from muster.core.job import MLFLOW_TAG, MLFLOW_TAGS
-from muster.core.search import Event, What
+from muster.core.search import Event, EventKind
 from muster.ext.search.mlflow.reach import reach
-from muster.ext.search.mlflow.runs import PARENT, Metric, Run, Runs
+from muster.ext.search.mlflow.runs import PARENT, MlflowMetric, MlflowRun, MlflowRuns
 from muster.ext.search.state import Phase, SearchState, Trial
 
 if TYPE_CHECKING:
@@ -66,14 +66,14 @@ class Tracker:
         tracking: Callable[[], Tracking],
         say: Callable[[str], None],
         clock: Callable[[], float],
-        connect: Callable[[Tracking], Runs | None] = reach,
+        connect: Callable[[Tracking], MlflowRuns | None] = reach,
     ) -> None:
         self._id, self._search, self._spec = search_id, search, search.spec
         self._tracking, self._connect = tracking, connect
         self._say, self._clock = say, clock
-        self._runs: Runs | None = None
-        self._parent = Run(run_id="", status="")
-        self._trials: dict[int, Run] = {}
+        self._runs: MlflowRuns | None = None
+        self._parent = MlflowRun(run_id="", status="")
+        self._trials: dict[int, MlflowRun] = {}
         self._changed: dict[int, None] = {}
         self._reached: dict[
             tuple[int, int], float
@@ -84,9 +84,9 @@ class Tracker:
 
     def note(self, event: Event) -> None:
         """Take in an event that the state has taken in."""
-        if event.what is What.REACHED:
+        if event.what is EventKind.REACHED:
             self._reached.setdefault((event.trial, event.rung), event.at)
-        if event.what not in (What.CLOSED, What.ASKED):
+        if event.what not in (EventKind.CLOSED, EventKind.ASKED):
             self._changed[event.trial] = None
 
     def tags(self, trial: Trial, job_id: str, rung: int) -> dict[str, str]:
@@ -105,7 +105,7 @@ class Tracker:
         if self._changed or over:
             self._ask(lambda runs: self._tell(runs, state, over=over))
 
-    def _tell(self, runs: Runs, state: SearchState, *, over: bool) -> None:
+    def _tell(self, runs: MlflowRuns, state: SearchState, *, over: bool) -> None:
         for number in list(self._changed):
             self._update(runs, state.trials[number])
             del self._changed[number]
@@ -118,7 +118,7 @@ class Tracker:
             self._runs.close()
         self._runs, self._off = None, True
 
-    def _ask(self, does: Callable[[Runs], T]) -> T | None:
+    def _ask(self, does: Callable[[MlflowRuns], T]) -> T | None:
         """Ask MLflow; None where it cannot be reached now, or ever. What is wrong is said once."""
         try:
             runs = self._reach()
@@ -134,7 +134,7 @@ class Tracker:
             self._warn(error)
         return None
 
-    def _reach(self) -> Runs | None:
+    def _reach(self) -> MlflowRuns | None:
         if self._runs is not None:
             return self._runs
         if self._off or self._clock() < self._from:
@@ -154,7 +154,7 @@ class Tracker:
         self._look_up(runs)
         return runs
 
-    def _look_up(self, runs: Runs) -> None:
+    def _look_up(self, runs: MlflowRuns) -> None:
         """Find what an earlier driver began; the oldest counts."""
         found = runs.find(SEARCH_TAG, self._id)
         parent = next((run for run in found if TRIAL_TAG not in run.tags), None)
@@ -173,7 +173,7 @@ class Tracker:
             if run.tags.get(PARENT) == parent.run_id and run.tags.get(TRIAL_TAG, "").isdecimal():
                 self._trials[int(run.tags[TRIAL_TAG])] = run
 
-    def _run(self, runs: Runs, trial: Trial) -> Run:
+    def _run(self, runs: MlflowRuns, trial: Trial) -> MlflowRun:
         """The trial's run, begun where it has none."""
         if trial.number not in self._trials:
             tags = {SEARCH_TAG: self._id, TRIAL_TAG: str(trial.number), PARENT: self._parent.run_id}
@@ -181,10 +181,10 @@ class Tracker:
             self._trials[trial.number] = replace(run, tags=tags)
         return self._trials[trial.number]
 
-    def _update(self, runs: Runs, trial: Trial) -> None:
+    def _update(self, runs: MlflowRuns, trial: Trial) -> None:
         run, now = self._run(runs, trial), self._clock()
         metrics = [
-            Metric(
+            MlflowMetric(
                 name=self._spec.metric,
                 value=value,
                 step=self._step(rung),
@@ -216,7 +216,7 @@ class Tracker:
         if trial.phase is not Phase.RUNNING:
             self._take_in(runs, trial, run)
 
-    def _take_in(self, runs: Runs, trial: Trial, run: Run) -> None:
+    def _take_in(self, runs: MlflowRuns, trial: Trial, run: MlflowRun) -> None:
         """Put what a job's script began while MLflow was away from us below its trial."""
         for job_id in [job for job, number in self._orphans.items() if number == trial.number]:
             for each in runs.find(MLFLOW_TAG, job_id):
@@ -224,14 +224,14 @@ class Tracker:
                     runs.add(each.run_id, tags={PARENT: run.run_id})
             del self._orphans[job_id]
 
-    def _end(self, runs: Runs, state: SearchState) -> None:
+    def _end(self, runs: MlflowRuns, state: SearchState) -> None:
         closed = state.closed
         assert closed is not None
         tags = {BEST_TAG: str(closed.trial)} if closed.trial >= 0 else {REASON_TAG: closed.reason}
         metrics = []
         if closed.trial >= 0 and (value := state.trials[closed.trial].value) is not None:
             rung = max(state.trials[closed.trial].rung, 0)
-            metrics = [Metric(name=self._spec.metric, value=value, step=self._step(rung), at=closed.at)]
+            metrics = [MlflowMetric(name=self._spec.metric, value=value, step=self._step(rung), at=closed.at)]
         if not tags.items() <= self._parent.tags.items():
             runs.add(self._parent.run_id, metrics=metrics, tags=tags)
         runs.mark(self._parent.run_id, "FINISHED" if closed.trial >= 0 else "FAILED", at=closed.at)

@@ -8,7 +8,7 @@ from contextlib import closing
 from muster.airflow.attempts import trigger
 from muster.core.origin import Origin
 from muster.core.wire import loads
-from muster.ext.search.driver import Driver
+from muster.ext.search.driver import SearchDriver
 
 
 class SearchTrigger(trigger.WaitingTrigger):
@@ -33,7 +33,7 @@ class SearchTrigger(trigger.WaitingTrigger):
 
         ours = driving_hub("search")
         async with ours.joined() as backend:
-            driver = await ours.look(lambda: Driver(backend, self.search_id, say=self.say))
+            driver = await ours.look(lambda: SearchDriver(backend, self.search_id, say=self.say))
             try:
                 while await ours.look(driver.step) is None:
                     pass
@@ -49,5 +49,5 @@ class SearchTrigger(trigger.WaitingTrigger):
         if state is not None and not ended_by_hand(state):
             return False
         with closing(open_backend()) as backend:
-            Driver(backend, self.search_id, say=self.say).pause()
+            SearchDriver(backend, self.search_id, say=self.say).pause()
         return True

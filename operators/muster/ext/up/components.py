@@ -20,7 +20,7 @@ from muster.core.errors import BackendError
 from muster.core.forking import execute
 from muster.core.linux import die_with
 from muster.core.patience import Patience
-from muster.ext.up.forked import Forked
+from muster.ext.up.forked import ForkedComponent
 
 LOG_BYTES = 50 << 20
 LONGEST_PAUSE_SECONDS = 30.0
@@ -45,12 +45,12 @@ class Component:
     command: Sequence[str]
     log: Path
     environment: Mapping[str, str]
-    fork: Callable[[int], Forked | None] | None = None
+    fork: Callable[[int], ForkedComponent | None] | None = None
     become: Callable[[int], None] = die_with
     end: int = signal.SIGTERM
     longest_pause_seconds: float = LONGEST_PAUSE_SECONDS
     deaths: int = 0
-    process: Forked | None = None
+    process: ForkedComponent | None = None
     started: float = 0.0
     due: float = 0.0
     pool: set[Process] = field(default_factory=set)
@@ -61,7 +61,7 @@ class Component:
         self.started, self.pool = time.monotonic(), set()
         with self.log.open("ab") as log:
             forked = None if self.fork is None else self.fork(log.fileno())
-            self.process = forked or Forked(
+            self.process = forked or ForkedComponent(
                 partial(execute, self.command, self.environment), log=log.fileno(), become=self.become
             )
 

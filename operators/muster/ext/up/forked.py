@@ -14,7 +14,7 @@ from muster.core.linux import die_with
 from muster.core.locks import leave_to_parent
 
 
-class Forked:
+class ForkedComponent:
     """A fork of this process that does one thing and ends.
 
     It must be made by the main thread, which is the only one unless the work is to execute a program: what another holds would

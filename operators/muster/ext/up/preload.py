@@ -18,7 +18,7 @@ from muster.airflow.embedded.api import import_routes
 from muster.airflow.embedded.collecting import no_collections
 from muster.airflow.embedded.preload import SHARED, sources
 from muster.ext.up import component
-from muster.ext.up.forked import Forked
+from muster.ext.up.forked import ForkedComponent
 from muster.ext.up.home import UpHome
 
 # What else two of them or more import, at their start or at their first task.
@@ -36,7 +36,7 @@ _MODULES = (
 )
 
 
-class Origin:
+class PreloadedAirflow:
     """The process that has imported Airflow, and forks.
 
     :param files: what it has read for that; it forks no more once one has changed since.
@@ -46,7 +46,7 @@ class Origin:
         self._files = files
         self._read = time.time()
 
-    def fork(self, words: Sequence[str], log: int) -> Forked | None:
+    def fork(self, words: Sequence[str], log: int) -> ForkedComponent | None:
         """Return a new process that is the Airflow command `words`; None where it must be a program of its own.
 
         That is where the code is another by now, and where a thread runs that something has started here.
@@ -55,7 +55,7 @@ class Origin:
         """
         if len(os.listdir("/proc/self/task")) > 1 or self._stale():  # noqa: PTH208 only their number counts
             return None
-        return Forked(partial(_run, list(words)), log=log)
+        return ForkedComponent(partial(_run, list(words)), log=log)
 
     def _stale(self) -> bool:
         try:
@@ -64,7 +64,7 @@ class Origin:
             return True
 
 
-def preload(home: UpHome) -> Origin | None:
+def preload(home: UpHome) -> PreloadedAirflow | None:
     """Make this process the home's Airflow, for good; None where it cannot be: a program says better why.
 
     It has no thread and no open database afterwards, and has read no Dag.
@@ -82,7 +82,7 @@ def preload(home: UpHome) -> Origin | None:
             configure_mappers()
     except (Exception, SystemExit):  # each component is a program then, and its log says what is wrong
         return None
-    return Origin([home.root / "airflow.cfg", *sources()])
+    return PreloadedAirflow([home.root / "airflow.cfg", *sources()])
 
 
 def become(environment: Mapping[str, str]) -> None:

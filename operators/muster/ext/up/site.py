@@ -22,7 +22,7 @@ from muster.ext.up.component import CLEANING
 from muster.ext.up.components import Component, stop
 from muster.ext.up.database import served
 from muster.ext.up.home import ADDRESS, UpHome
-from muster.ext.up.preload import Origin, preload
+from muster.ext.up.preload import PreloadedAirflow, preload
 
 HEALTHY_SECONDS = 45.0
 EARLY_DEATHS = 3
@@ -104,7 +104,7 @@ class _Site:
     """One running Airflow."""
 
     def __init__(
-        self, home: UpHome, audience: Audience, origin: Origin | None, server: Component | None
+        self, home: UpHome, audience: Audience, origin: PreloadedAirflow | None, server: Component | None
     ) -> None:
         self._server = [] if server is None else [server]
         self._home = home

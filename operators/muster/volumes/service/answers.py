@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from muster.core.errors import SpecError
 from muster.core.room import CLAIM, Room
 from muster.volumes.base import Staging
-from muster.volumes.protocols import Ledger, ServedStore, Upkeep, Versions
+from muster.volumes.protocols import Ledger, ServedStore, Upkeep, VersionStore
 from muster.volumes.service.calls import LIMIT_JSON_BYTES, Bind, Call, Handler, route
 from muster.volumes.service.served import Served
 from muster.volumes.service.table import MOST_RECORDS, MOST_SPECS, TABLE, Current, Place, Row, Starting
@@ -83,7 +83,7 @@ def _own(served: Served) -> Mapping[Callable[..., Any], Callable[..., Any]]:
         )
 
     return {
-        Versions.records: _at_most(MOST_RECORDS, "records", served.store.records),
+        VersionStore.records: _at_most(MOST_RECORDS, "records", served.store.records),
         Ledger.status: lambda job_id: served.with_news(ledger.status(job_id)),
         Ledger.statuses: lambda job_ids: list(map(served.with_news, ledger.statuses(job_ids))),
         Ledger.specs: _at_most(MOST_SPECS, "specs", ledger.specs),

@@ -29,7 +29,7 @@ from muster.volumes.protocols import (
     ServedStore,
     Snapshots,
     Upkeep,
-    Versions,
+    VersionStore,
 )
 from muster.volumes.service.archives import ArchiveMember, lengthen_all, pack, unpack
 from muster.volumes.service.connection import PATIENCE_SECONDS, Connection
@@ -167,20 +167,20 @@ class ServiceStore(_Client):
         """The job ledger of this store."""
         return self._ledger
 
-    resolve = remote(Versions.resolve)
-    volumes = remote(Versions.volumes)
-    versions = remote(Versions.versions)
-    newest = remote(Versions.newest)
-    last = remote(Versions.last)
-    count = remote(Versions.count)
-    record = remote(Versions.record)
-    pin = remote(Versions.pin)
-    unpin = remote(Versions.unpin)
-    lease = remote(Versions.lease)
-    release = remote(Versions.release)
-    copy = remote(Versions.copy)
-    retire = remote(Versions.retire)
-    reinstate = remote(Versions.reinstate)
+    resolve = remote(VersionStore.resolve)
+    volumes = remote(VersionStore.volumes)
+    versions = remote(VersionStore.versions)
+    newest = remote(VersionStore.newest)
+    last = remote(VersionStore.last)
+    count = remote(VersionStore.count)
+    record = remote(VersionStore.record)
+    pin = remote(VersionStore.pin)
+    unpin = remote(VersionStore.unpin)
+    lease = remote(VersionStore.lease)
+    release = remote(VersionStore.release)
+    copy = remote(VersionStore.copy)
+    retire = remote(VersionStore.retire)
+    reinstate = remote(VersionStore.reinstate)
     holds = remote(Snapshots.holds)
     use = remote(Makings.use)
     forget = remote(Makings.forget)
@@ -199,7 +199,7 @@ class ServiceStore(_Client):
     note_gone = remote(LocalStore.note_gone)
     stop = remote(ServedStore.stop)
     token = remote(ServedStore.token)
-    _records = remote(Versions.records)
+    _records = remote(VersionStore.records)
     made = remote(Makings.made)
     used = remote(Makings.used)
     claim = remote(Makings.claim)

@@ -25,12 +25,12 @@ def most_connections(*, files: int = 2) -> int:
     return max(1, min(CONNECTIONS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // files))
 
 
-class Clients:
+class ClientConnections:
     """An application and its clients' connections. :ivar open: those that wait, the longest first; others between them."""
 
     def __init__(self, app: ASGIApp, *, most: int) -> None:
         self._app, self.most = app, most
-        self.open: dict[object, Client] = {}
+        self.open: dict[object, ClientConnection] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request; meanwhile its connection does not give way to others."""
@@ -43,12 +43,12 @@ class Clients:
             self.open[client.key] = self.open.pop(client.key)
 
 
-class Client(HttpToolsProtocol):
-    """One connection of uvicorn's to :class:`Clients`. :ivar due: when a head has to be whole; None while one is answered."""
+class ClientConnection(HttpToolsProtocol):
+    """One connection of uvicorn's to :class:`ClientConnections`. :ivar due: when a head has to be whole; None while one is answered."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
-        self._clients: Clients = named["config"].app
+        self._clients: ClientConnections = named["config"].app
         self.due: float | None = time.monotonic() + HEAD_SECONDS
         self.head_bytes = 0
 

@@ -27,7 +27,7 @@ from muster.core.locks import take
 from muster.core.settings import Settings
 from muster.volumes.folder import FolderStore
 from muster.volumes.service.app import create_app
-from muster.volumes.service.clients import Client, Clients, most_connections
+from muster.volumes.service.clients import ClientConnection, ClientConnections, most_connections
 from muster.volumes.service.standby import announce, stand_by
 from muster.volumes.service.tokens import TokenKind, operator_token, read_keys
 
@@ -68,8 +68,8 @@ def main(arguments: Sequence[str]) -> int:
 def configured(app: Starlette) -> uvicorn.Config:
     """Return how the service is served."""
     return uvicorn.Config(
-        Clients(app, most=most_connections()),
-        http=Client,
+        ClientConnections(app, most=most_connections()),
+        http=ClientConnection,
         access_log=False,
         log_config=None,
         log_level=logging.WARNING,

@@ -54,7 +54,7 @@ _TAKEN_AWAY = (
 _RESTART = re.compile(r"\d{1,9}(-\d{1,9}){0,3}\Z", re.ASCII)
 
 
-class Turns:
+class StartTurns:
     """The jobs with an attempt that is being begun, and since when.
 
     The first pod of a start has the checkpoints copied, which may take long. A thousand other pods request
@@ -95,7 +95,7 @@ class GangStarts:
 
     store: FolderStore
     committer: Committer
-    turns: Turns = field(default_factory=Turns)
+    turns: StartTurns = field(default_factory=StartTurns)
 
     def asked(self, job_id: str, request: str, *, replicas: int | None = None) -> Staging:
         """Return the attempt of an operator's request, begun if new; copying big checkpoints takes long.

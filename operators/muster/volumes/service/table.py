@@ -35,7 +35,7 @@ from muster.volumes.protocols import (
     ServedStore,
     Snapshots,
     Upkeep,
-    Versions,
+    VersionStore,
 )
 
 MOST_SPECS = 200
@@ -307,21 +307,21 @@ _COLLECTED = ReplyFormat(
 
 # fmt: off
 TABLE = (
-    Row(Versions.resolve, "GET", "/v1/resolve", answer="Versions.versions"),
-    Row(Versions.volumes, "GET", "/v1/volumes", answer="Names.names"),
-    Row(Versions.newest, "GET", "/v1/versions", answer="Versions.versions"),
-    Row(Versions.versions, "GET", "/v1/versions", answer="Versions.versions"),
-    Row(Versions.last, "GET", "/v1/last", answer="Count.count"),
-    Row(Versions.count, "GET", "/v1/count", answer="Count.count"),
-    Row(Versions.record, "GET", "/v1/record"),
-    Row(Versions.records, "POST", "/v1/records", body="Names", names={"addresses": "names"}, answer="Records.records", right="reads"),
-    Row(Versions.pin, "POST", "/v1/pin", body="Why"),
-    Row(Versions.unpin, "POST", "/v1/unpin", body="Why"),
-    Row(Versions.retire, "POST", "/v1/retire", body="Why"),
-    Row(Versions.reinstate, "POST", "/v1/reinstate", body="Why", blank=("reason",)),
-    Row(Versions.copy, "POST", "/v1/copies/{request}", body="Copying", turns="working"),
-    Row(Versions.lease, "PUT", "/v1/leases/{holder}", body="Reading"),
-    Row(Versions.release, "DELETE", "/v1/leases/{holder}"),
+    Row(VersionStore.resolve, "GET", "/v1/resolve", answer="Versions.versions"),
+    Row(VersionStore.volumes, "GET", "/v1/volumes", answer="Names.names"),
+    Row(VersionStore.newest, "GET", "/v1/versions", answer="Versions.versions"),
+    Row(VersionStore.versions, "GET", "/v1/versions", answer="Versions.versions"),
+    Row(VersionStore.last, "GET", "/v1/last", answer="Count.count"),
+    Row(VersionStore.count, "GET", "/v1/count", answer="Count.count"),
+    Row(VersionStore.record, "GET", "/v1/record"),
+    Row(VersionStore.records, "POST", "/v1/records", body="Names", names={"addresses": "names"}, answer="Records.records", right="reads"),
+    Row(VersionStore.pin, "POST", "/v1/pin", body="Why"),
+    Row(VersionStore.unpin, "POST", "/v1/unpin", body="Why"),
+    Row(VersionStore.retire, "POST", "/v1/retire", body="Why"),
+    Row(VersionStore.reinstate, "POST", "/v1/reinstate", body="Why", blank=("reason",)),
+    Row(VersionStore.copy, "POST", "/v1/copies/{request}", body="Copying", turns="working"),
+    Row(VersionStore.lease, "PUT", "/v1/leases/{holder}", body="Reading"),
+    Row(VersionStore.release, "DELETE", "/v1/leases/{holder}"),
 
     Row(Snapshots.holds, "GET", "/v1/code/{digest}/held", answer="Answer.yes"),
 

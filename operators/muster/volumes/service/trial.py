@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from muster.core.data import Output
+from muster.core.data import OutputTarget
 from muster.core.errors import MusterError
 from muster.core.job import TRIAL, JobSpec, Role
 from muster.core.patience import Patience
@@ -38,7 +38,7 @@ class TrialFailed(MusterError):
     """The service gives a wrong answer."""
 
 
-class Trial:
+class TrialCommit:
     """One job that exists only to be committed.
 
     :param root: the store's folder as this process has it mounted: where the job's pods would write.
@@ -75,7 +75,7 @@ class Trial:
             image="trial",
             image_digest="b3:" + 64 * "0",
             roles=(Role(replicas=1, entrypoint="trial:trial", name=_ROLE),),
-            outputs={_OUTPUT: Output(volume=VOLUME)},
+            outputs={_OUTPUT: OutputTarget(volume=VOLUME)},
         )
         self._store.ledger.create(self._job_id, spec)
         self._attempt = self._store.stage(self._job_id).attempt
@@ -153,7 +153,7 @@ def main(arguments: Sequence[str]) -> int:
             tempfile.TemporaryDirectory() as cache,
             ServiceStore(asked.url, token=token, cache=Path(cache)) as store,
         ):
-            for step in Trial(store, root=asked.store).run():
+            for step in TrialCommit(store, root=asked.store).run():
                 sys.stdout.write(f"ok: {step}\n")
     except MusterError as error:
         sys.stdout.write(f"FAILED: {error}\n")

@@ -11,7 +11,7 @@ import pytest
 from tests.contract.test_store import seal_written
 
 from muster.airflow.attempts.keeping import look
-from muster.core.data import Input, Output
+from muster.core.data import Input, OutputTarget
 from muster.core.job import Interpreter, JobSpec, Launcher, Role, SecretRef
 from muster.core.origin import Origin
 from muster.core.resources import Resources
@@ -59,7 +59,7 @@ class Stage:
             "image": "train",
             "roles": (ROLE,),
             "launcher": Launcher.TORCHRUN,
-            "outputs": {"model": Output(volume="loop/model", partition="2013-01")},
+            "outputs": {"model": OutputTarget(volume="loop/model", partition="2013-01")},
             "params": {
                 "lr": 0.1,
                 "epochs": 4,
@@ -247,12 +247,15 @@ def other_places() -> Iterator[tuple[str, Stage]]:
         yield f"secrets {sorted(secrets)} {list(secrets.values())}", spec(secrets=secrets)
     for number, outputs in enumerate(
         (
-            {"model": Output(volume="loop/model", partition="2013-02")},
-            {"model": Output(volume="loop/model")},
-            {"model": Output(volume="loop/other", partition="2013-01")},
-            {"net": Output(volume="loop/model", partition="2013-01")},
-            {"model": Output(volume="loop/model", partition="2013-01"), "log": Output(volume="loop/log")},
-            {"model": Output(volume="loop/model", partition="*")},
+            {"model": OutputTarget(volume="loop/model", partition="2013-02")},
+            {"model": OutputTarget(volume="loop/model")},
+            {"model": OutputTarget(volume="loop/other", partition="2013-01")},
+            {"net": OutputTarget(volume="loop/model", partition="2013-01")},
+            {
+                "model": OutputTarget(volume="loop/model", partition="2013-01"),
+                "log": OutputTarget(volume="loop/log"),
+            },
+            {"model": OutputTarget(volume="loop/model", partition="*")},
         )
     ):
         yield f"outputs {number}", spec(outputs=outputs)

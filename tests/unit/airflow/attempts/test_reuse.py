@@ -15,7 +15,7 @@ from muster.airflow.attempts import reuse
 from muster.airflow.attempts.keeping import Wish
 from muster.airflow.attempts.reuse import Reuse
 from muster.airflow.attempts.trigger import OthersJobTrigger
-from muster.airflow.attempts.waiting import Patience
+from muster.airflow.attempts.waiting import InlinePatience
 from muster.core.comparison import whole_key_of
 from muster.core.errors import NotFound
 from muster.core.origin import Origin
@@ -50,8 +50,8 @@ class Task:
     def status(self, job_id: str) -> JobStatus:
         return replace(self.backend.store.ledger.status(job_id), alive=self.alive)
 
-    def patience(self) -> Patience:
-        return Patience(seconds=self.seconds)
+    def patience(self) -> InlinePatience:
+        return InlinePatience(seconds=self.seconds)
 
     def pause(self, _: float) -> None:
         assert self.meanwhile, "it waits for ever"

@@ -18,8 +18,8 @@ from tests.unit.airflow.attempts.notes import OwnStore
 from muster.airflow.attempts.waiting import (
     PICK_UPS,
     GoesOn,
+    InlinePatience,
     Overdue,
-    Patience,
     Stopped,
     Wait,
     stop_airflows_clock,
@@ -122,30 +122,32 @@ def test_a_signal_during_the_wait_raises_although_the_handler_returns() -> None:
 @pytest.mark.parametrize(
     ("patience", "waited", "queued", "left"),
     [
-        (Patience(), 1e6, False, None),
-        (Patience(), 1e6, True, None),  # one that waits to the end waits in the queue too
-        (Patience(seconds=20), 5, False, 15),
-        (Patience(seconds=20), 30, False, 0),
-        (Patience(seconds=20, queued_seconds=2), 1, True, 1),
-        (Patience(seconds=0, queued_seconds=2), 0, True, 0),
-        (Patience(seconds=20, deadline=1003), 5, False, 3),
-        (Patience(deadline=1003), 5, False, 3),
-        (Patience(deadline=900), 5, False, 0),
-        (Patience(limit_seconds=60), 5, False, 50),  # from the job's start, ten seconds ago
-        (Patience(limit_seconds=60), 5, True, None),  # the time in muster's queue is not the job's
-        (Patience(limit_seconds=5), 500, False, 0),
+        (InlinePatience(), 1e6, False, None),
+        (InlinePatience(), 1e6, True, None),  # one that waits to the end waits in the queue too
+        (InlinePatience(seconds=20), 5, False, 15),
+        (InlinePatience(seconds=20), 30, False, 0),
+        (InlinePatience(seconds=20, queued_seconds=2), 1, True, 1),
+        (InlinePatience(seconds=0, queued_seconds=2), 0, True, 0),
+        (InlinePatience(seconds=20, deadline=1003), 5, False, 3),
+        (InlinePatience(deadline=1003), 5, False, 3),
+        (InlinePatience(deadline=900), 5, False, 0),
+        (InlinePatience(limit_seconds=60), 5, False, 50),  # from the job's start, ten seconds ago
+        (InlinePatience(limit_seconds=60), 5, True, None),  # the time in muster's queue is not the job's
+        (InlinePatience(limit_seconds=5), 500, False, 0),
     ],
 )
-def test_how_long_is_waited(patience: Patience, waited: float, queued: bool, left: float | None) -> None:
+def test_how_long_is_waited(
+    patience: InlinePatience, waited: float, queued: bool, left: float | None
+) -> None:
     assert patience.left(waited=waited, queued=queued, now=1000, started=990) == left
 
 
 def test_a_limit_of_its_own_time_does_not_end_a_job_that_waits_for_room() -> None:
     backend = Scripted(([JobEvent(offset=0, status=replace(QUEUED, started=1.0))], QUEUED))
-    assert goes_on(backend, Patience(seconds=0.1, limit_seconds=0.01)).offset == 0
+    assert goes_on(backend, InlinePatience(seconds=0.1, limit_seconds=0.01)).offset == 0
     backend = Scripted(([JobEvent(offset=0, status=replace(RUNNING, started=1.0))], RUNNING))
     with pytest.raises(Overdue):
-        goes_on(backend, Patience(seconds=3600, limit_seconds=0.01))
+        goes_on(backend, InlinePatience(seconds=3600, limit_seconds=0.01))
 
 
 def test_airflows_own_alarm_does_not_ring_any_more() -> None:
@@ -157,7 +159,7 @@ def test_airflows_own_alarm_does_not_ring_any_more() -> None:
         signal.setitimer(signal.ITIMER_REAL, *before)
 
 
-def goes_on(backend: Scripted, patience: Patience) -> GoesOn:
+def goes_on(backend: Scripted, patience: InlinePatience) -> GoesOn:
     with pytest.raises(GoesOn) as caught:
         Wait().follow(backend, "j", lines=lambda *_: None, progress=lambda _: None, patience=patience)  # type: ignore[arg-type]
     return caught.value
@@ -165,17 +167,17 @@ def goes_on(backend: Scripted, patience: Patience) -> GoesOn:
 
 def test_what_takes_longer_is_left_where_its_lines_are() -> None:
     backend = Scripted(([JobEvent(offset=7, lines=("a",), status=RUNNING)], RUNNING))
-    assert goes_on(backend, Patience(seconds=0.1)).offset == 7
+    assert goes_on(backend, InlinePatience(seconds=0.1)).offset == 7
     assert backend.submitted == []
 
 
 def test_what_waits_for_room_is_left_sooner() -> None:
     backend = Scripted(([JobEvent(offset=0, status=QUEUED)], QUEUED))
-    assert goes_on(backend, Patience(seconds=3600, queued_seconds=0.05)).offset == 0
+    assert goes_on(backend, InlinePatience(seconds=3600, queued_seconds=0.05)).offset == 0
 
 
-@pytest.mark.parametrize("patience", [Patience(seconds=0.0), Patience(seconds=0.0, deadline=1.0)])
-def test_what_has_ended_is_taken_however_short_the_patience(patience: Patience) -> None:
+@pytest.mark.parametrize("patience", [InlinePatience(seconds=0.0), InlinePatience(seconds=0.0, deadline=1.0)])
+def test_what_has_ended_is_taken_however_short_the_patience(patience: InlinePatience) -> None:
     backend = Scripted(([JobEvent(offset=3, lines=("a",)), JobEvent(offset=3, status=DONE)], DONE))
     status = Wait().follow(
         backend,  # type: ignore[arg-type]
@@ -195,5 +197,5 @@ def test_the_deadline_is_told_apart_from_the_patience() -> None:
             "j",
             lines=lambda *_: None,
             progress=lambda _: None,
-            patience=Patience(seconds=3600, deadline=time.time() + 0.05),
+            patience=InlinePatience(seconds=3600, deadline=time.time() + 0.05),
         )

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from muster.airflow.authoring.source import Source, source_of
+from muster.airflow.authoring.source import FunctionSource, source_of
 from muster.core.errors import SpecError
 
 
@@ -38,7 +38,7 @@ def _import(path: Path, text: str) -> ModuleType:
     return module
 
 
-def travelled(source: Source, folder: Path) -> ModuleType:
+def travelled(source: FunctionSource, folder: Path) -> ModuleType:
     """Import what travels, in a folder where nothing else lies."""
     folder.mkdir()
     return _import(folder / source.file.name, source.text)

@@ -16,7 +16,7 @@ from tests.waiting import eventually
 
 from muster.airflow.attempts.watcher import LineListener
 from muster.airflow.embedded.result import Silent
-from muster.airflow.embedded.task_process import Outcome, TaskProcess, hear
+from muster.airflow.embedded.task_process import TaskOutcome, TaskProcess, hear
 from muster.core.status import JobState, JobStatus
 
 Start = Callable[..., TaskProcess]
@@ -40,7 +40,7 @@ def heard() -> Heard:
 
 
 def start(
-    work: Callable[[LineListener], Outcome], *, label: str = "say", captured: bool = True
+    work: Callable[[LineListener], TaskOutcome], *, label: str = "say", captured: bool = True
 ) -> TaskProcess:
     process = TaskProcess(lambda _, listener: work(listener), captured=captured, stop=lambda: os._exit(7))
     process.start(None, label=label)
@@ -71,22 +71,22 @@ def to_the_end(process: TaskProcess, heard: Heard) -> TaskProcess:
 def test_what_it_tells_and_how_it_ended_come_back(heard: Heard, started: Start) -> None:
     status = JobStatus(job_id="say-1", state=JobState.QUEUED, submitted=1.0, reason="1 before it")
 
-    def work(listener: LineListener) -> Outcome:
+    def work(listener: LineListener) -> TaskOutcome:
         listener.lines("fit[1] rate=0.1", ["[rank 0] here"])
         listener.job("fit[1] rate=0.1", status)
-        return Outcome(arguments={"rate": 0.1}, message="no")
+        return TaskOutcome(arguments={"rate": 0.1}, message="no")
 
-    assert to_the_end(started(work), heard).outcome == Outcome(arguments={"rate": 0.1}, message="no")
+    assert to_the_end(started(work), heard).outcome == TaskOutcome(arguments={"rate": 0.1}, message="no")
     assert heard.text == ["fit[1] rate=0.1: [rank 0] here"]
     assert heard.jobs == [("fit[1] rate=0.1", status)]
 
 
 def test_what_it_or_a_program_prints_is_told_by_line_under_its_name(heard: Heard, started: Start) -> None:
-    def work(_: LineListener) -> Outcome:
+    def work(_: LineListener) -> TaskOutcome:
         print("one")
         subprocess.run(["sh", "-c", "echo two; echo three >&2"], check=True)
         sys.stdout.write("no end of line")
-        return Outcome()
+        return TaskOutcome()
 
     to_the_end(started(work), heard)
     assert heard.text == ["say: one", "say: two", "say: three", "say: no end of line"]
@@ -95,9 +95,9 @@ def test_what_it_or_a_program_prints_is_told_by_line_under_its_name(heard: Heard
 def test_one_that_is_not_captured_prints_where_the_run_does(
     heard: Heard, started: Start, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    def work(_: LineListener) -> Outcome:
+    def work(_: LineListener) -> TaskOutcome:
         subprocess.run(["echo", "to the terminal"], check=True)
-        return Outcome()
+        return TaskOutcome()
 
     to_the_end(started(work, captured=False), heard)
     assert heard.text == []
@@ -107,26 +107,26 @@ def test_one_that_is_not_captured_prints_where_the_run_does(
 def test_a_program_that_it_leaves_behind_does_not_keep_it(
     heard: Heard, started: Start, tmp_path: Path
 ) -> None:
-    def work(_: LineListener) -> Outcome:
+    def work(_: LineListener) -> TaskOutcome:
         left = subprocess.Popen(["sleep", "60"], start_new_session=True)
         (tmp_path / "pid").write_text(str(left.pid))
-        return Outcome()
+        return TaskOutcome()
 
     try:
-        assert to_the_end(started(work), heard).outcome == Outcome()
+        assert to_the_end(started(work), heard).outcome == TaskOutcome()
     finally:
         os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
 
 
 def test_it_runs_one_task_after_the_other_and_each_says_its_own(heard: Heard) -> None:
-    def work(order: str, _: LineListener) -> Outcome:
+    def work(order: str, _: LineListener) -> TaskOutcome:
         print(order, os.getpid())
-        return Outcome(message=order)
+        return TaskOutcome(message=order)
 
     process = TaskProcess(work, captured=True, stop=lambda: None)
     for order in ("one", "two"):
         process.start(order, label=f"task {order}")
-        assert to_the_end(process, heard).outcome == Outcome(message=order)
+        assert to_the_end(process, heard).outcome == TaskOutcome(message=order)
         assert process.alive
     (first, second) = (line.rpartition(" ") for line in heard.text)
     assert (first[0], second[0]) == ("task one: one", "task two: two")
@@ -146,20 +146,20 @@ def test_it_runs_one_task_after_the_other_and_each_says_its_own(heard: Heard) ->
 def test_one_that_ends_without_a_word_says_how(
     end: Callable[[], None], how: str, heard: Heard, started: Start
 ) -> None:
-    def work(_: LineListener) -> Outcome:
+    def work(_: LineListener) -> TaskOutcome:
         end()
-        return Outcome()
+        return TaskOutcome()
 
     process = to_the_end(started(work), heard)
     assert (process.outcome, process.how) == (None, how)
 
 
 def test_a_stop_is_heard_and_ctrl_c_is_the_run_s(heard: Heard, started: Start) -> None:
-    def work(_: LineListener) -> Outcome:
+    def work(_: LineListener) -> TaskOutcome:
         os.kill(os.getpid(), signal.SIGINT)
         print("goes on", flush=True)
         signal.pause()
-        return Outcome()
+        return TaskOutcome()
 
     process = started(work)
 

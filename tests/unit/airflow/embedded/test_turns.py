@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from muster.airflow.embedded.turns import UNLIMITED, Limits, Turn, whose_turn
+from muster.airflow.embedded.turns import UNLIMITED, RunLimits, Turn, whose_turn
 
 
 def names(
     ready: Sequence[Turn], running: Sequence[Turn] = (), *, tasks: int = 16, pools: Mapping[str, int] = {}
 ) -> list[str]:
-    chosen = whose_turn(ready, running, Limits(tasks=tasks, pools=pools))
+    chosen = whose_turn(ready, running, RunLimits(tasks=tasks, pools=pools))
     return [f"{turn.task_id}{'' if turn.map_index < 0 else turn.map_index}" for turn in chosen]
 
 

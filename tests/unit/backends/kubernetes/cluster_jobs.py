@@ -25,7 +25,7 @@ from muster.backends.kubernetes.api.transport import Transport
 from muster.backends.kubernetes.runner import KubernetesRunner
 from muster.backends.kubernetes.site import ClusterSite
 from muster.backends.kubernetes.state.roots import secret_of
-from muster.core.data import Output
+from muster.core.data import OutputTarget
 from muster.core.job import JobSpec, Role
 from muster.core.resources import Resources
 from muster.volumes.service.connection import Connection
@@ -94,7 +94,7 @@ class World:
         given: dict[str, Any] = {
             "image_digest": self.image,
             "roles": (role,),
-            "outputs": {"out": Output(volume="a/out")},
+            "outputs": {"out": OutputTarget(volume="a/out")},
             "grace_seconds": 0.0,
         }
         return JobSpec(name="a.job", image="python", **(given | changes))

@@ -18,7 +18,7 @@ from muster.backends.kubernetes.cluster.facts import Cluster
 from muster.backends.kubernetes.manifests.gangs import Documents, documents
 from muster.backends.kubernetes.manifests.wiring import Submission
 from muster.backends.kubernetes.site import ClusterSite
-from muster.core.data import Input, Output, Pinned
+from muster.core.data import Input, OutputTarget, Pinned
 from muster.core.job import JobSpec, Launcher, Role, SecretRef
 from muster.core.origin import Origin
 from muster.core.resources import Resources
@@ -99,7 +99,7 @@ def _train(**changes: Any) -> JobSpec:
                 many=True,
             ),
         },
-        "outputs": {"model": Output(volume="flights/model")},
+        "outputs": {"model": OutputTarget(volume="flights/model")},
         "params": {"epochs": 5, "text": "$(HOME) $5"},
         "env": {"PRICE": "$5"},
         "secrets": {
@@ -122,7 +122,7 @@ def _tensorflow() -> JobSpec:
         Role(name="chief", command=command, resources=cpu),
         Role(name="worker", replicas=3, command=command, resources=gpu),
         Role(name="ps", replicas=2, command=command, resources=cpu),
-        outputs={"model": Output(volume="flights/model")},
+        outputs={"model": OutputTarget(volume="flights/model")},
     )
 
 

@@ -14,7 +14,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from muster.backends.kubernetes.state.seen import Seen
+from muster.backends.kubernetes.state.seen import JobObjects
 from muster.core.job import JobSpec
 from muster.core.wire import loads
 
@@ -32,8 +32,8 @@ class Recording:
     documents: tuple[Document, ...]
 
     @property
-    def seen(self) -> Seen:
-        return Seen.of(self.documents)
+    def seen(self) -> JobObjects:
+        return JobObjects.of(self.documents)
 
     def changed(
         self, kind: str, change: Callable[[Document], object], *, index: int | None = None

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from muster.backends.kubernetes.cluster_file import read_file, read_settings
-from muster.backends.kubernetes.site import ClusterSite, Platform
+from muster.backends.kubernetes.site import ClusterSite, PlatformOwner
 from muster.core.errors import SpecError
 
 TOKEN = "abc.def"
@@ -60,7 +60,7 @@ def test_a_file(file: Path) -> None:
         partial_starts=True,
         elastic=True,
         user=None,
-        serving=Platform.KSERVE,
+        serving=PlatformOwner.KSERVE,
         gateway="gateways/public",
         serving_url="https://{name}.models.example.com",
         gateway_seconds=1.0,

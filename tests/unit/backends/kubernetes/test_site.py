@@ -6,15 +6,15 @@ from typing import Any
 import pytest
 from tests.unit.backends.kubernetes.golden import DIGEST, SITE
 
-from muster.backends.kubernetes.site import Platform
+from muster.backends.kubernetes.site import PlatformOwner
 from muster.core.errors import SpecError
 
 SERVED = {
-    "serving": Platform.KSERVE,
+    "serving": PlatformOwner.KSERVE,
     "gateway": "gateways/public",
     "serving_url": "https://{name}.models.example.com:8443/",
 }
-UNGATED = {"serving": Platform.KSERVE}
+UNGATED = {"serving": PlatformOwner.KSERVE}
 
 
 def test_an_image_is_found_by_its_locks_digest() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from muster.backends.releases.book import Book, Entry, begin, behind, older, share, withdraw
+from muster.backends.releases.book import Book, BookEntry, begin, behind, older, share, withdraw
 from muster.core.deployment import DeploymentSpec, Release, RevisionState
 from muster.core.errors import DeploymentError, NotFound, SpecError
 from muster.volumes.base import Version
@@ -85,7 +85,7 @@ def test_what_serves_or_will_is_ahead_and_what_was_refused_is_not(
 ) -> None:
     store: Any = SimpleNamespace(resolve=resolve, used=lambda _: 0.0)
     live = tuple(
-        Entry(name=f"r{number}", spec=spec(version(number, f"2013-{number:02}")), since=0.0)
+        BookEntry(name=f"r{number}", spec=spec(version(number, f"2013-{number:02}")), since=0.0)
         for number in shares
     )
     release = Release(revision=f"r{coming}", champion=None, by="task", since=0.0) if coming else None
@@ -141,6 +141,6 @@ def test_a_version_that_a_run_kept_after_the_one_that_serves_was_made_is_no_step
 ) -> None:
     old, new = (replace(version(number, "2013-02"), created=10.0) for number in (2, 3))
     store: Any = SimpleNamespace(resolve=lambda _: (new,), used=lambda _: used)
-    book = Book(name="f", live=(Entry(name="r3", spec=spec(new), since=0.0),), shares={"r3": 100})
+    book = Book(name="f", live=(BookEntry(name="r3", spec=spec(new), since=0.0),), shares={"r3": 100})
     assert behind(book, old, store) == says
     assert behind(book, replace(old, partition="2013-01"), store), "a backfill never takes over"

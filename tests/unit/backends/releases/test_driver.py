@@ -12,7 +12,7 @@ from tests.unit.backends.releases.world import NAME, Killed, World, spec
 from muster.backends.base import PATIENCE_SECONDS
 from muster.backends.releases import judge
 from muster.backends.releases.decision import Ending, Outcome
-from muster.backends.releases.driver import CAUSE_SECONDS, Driver, Order, begin
+from muster.backends.releases.driver import CAUSE_SECONDS, Order, ReleaseDriver, begin
 from muster.backends.releases.manual import promote, roll_back, tidy
 from muster.backends.releases.plan import Comparison, Plan, Rules
 from muster.core.deployment import Answer, RevisionState, SmokeRequest
@@ -21,7 +21,7 @@ from muster.core.errors import Conflict, Corrupt, DeploymentError, Forbidden, No
 STEPS = Plan(steps=(5, 25, 100), hold_seconds=(2.0,))
 
 
-def drive(world: World, driver: Driver, *, looks: int = 200) -> Outcome:
+def drive(world: World, driver: ReleaseDriver, *, looks: int = 200) -> Outcome:
     """Look every quarter of a second, while users ask, until the release has ended."""
     for _ in range(looks):
         world.pass_time(0.25)
@@ -30,7 +30,7 @@ def drive(world: World, driver: Driver, *, looks: int = 200) -> Outcome:
     raise AssertionError(f"no end after {looks} looks: {world.deployment(NAME)}")
 
 
-def start(world: World, number: int, plan: Plan = STEPS, *, by: str = "task", **more: Any) -> Driver:
+def start(world: World, number: int, plan: Plan = STEPS, *, by: str = "task", **more: Any) -> ReleaseDriver:
     return begin(world, spec(number), plan, by=by, clock=world.clock, **more)
 
 
@@ -53,7 +53,7 @@ def released(world: World, number: int, **more: Any) -> Outcome:
     return drive(world, driver)
 
 
-def until_share(world: World, driver: Driver, percent: int) -> None:
+def until_share(world: World, driver: ReleaseDriver, percent: int) -> None:
     for _ in range(100):
         world.pass_time(0.25)
         assert driver.step() is None
@@ -921,7 +921,7 @@ def test_whatever_happens_users_are_served(world: World, seed: int) -> None:
     """The fake refuses, as it is written, what must never be; here is how it must end."""
     chaos = Chaos(world, seed)
     asked: dict[str, int] = {}
-    running: dict[str, Driver | None] = {}
+    running: dict[str, ReleaseDriver | None] = {}
     ended: dict[str, Outcome] = {}
     for look in range(400):
         if look in (0, 120, 200):  # three releases, each may come while another is under way
@@ -955,7 +955,7 @@ def test_whatever_happens_users_are_served(world: World, seed: int) -> None:
 
 
 def _drive_once(
-    world: World, by: str, number: int, running: dict[str, Driver | None], ended: dict[str, Outcome]
+    world: World, by: str, number: int, running: dict[str, ReleaseDriver | None], ended: dict[str, Outcome]
 ) -> None:
     """Let a driver look once; where it was killed, its successor begins where the route is."""
     try:
@@ -968,7 +968,7 @@ def _drive_once(
     except Killed:
         dead = running.pop(by, None)
         if dead is not None:
-            running[by] = Driver(world, dead.order, revision=dead.revision, clock=world.clock)
+            running[by] = ReleaseDriver(world, dead.order, revision=dead.revision, clock=world.clock)
     except (Conflict, Unreachable):
         return
 
@@ -1021,7 +1021,9 @@ def test_the_one_before_hears_that_another_goes_on_with_its_release(world: World
 def test_what_is_held_and_dies_is_taken_back_by_who_looks_next(world: World) -> None:
     released(world, 2, plan=CANARY)
     world.change("r2", state=RevisionState.FAILED, ready=0, reason="exit code 139")
-    again = Driver(world, Order(spec=spec(2), plan=CANARY, by="task"), revision="r2", clock=world.clock)
+    again = ReleaseDriver(
+        world, Order(spec=spec(2), plan=CANARY, by="task"), revision="r2", clock=world.clock
+    )
     outcome = drive(world, again)
     assert outcome == Outcome(
         ending=Ending.ROLLED_BACK, revision="r2", reason="at 5 % of the traffic, exit code 139"

@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.contract.platform_in_memory import Columns, MemoryPlatform
 
-from muster.backends.releases.book import Book, Entry
+from muster.backends.releases.book import Book, BookEntry
 from muster.backends.releases.deployments import Deployments
 from muster.backends.releases.manual import promote
 from muster.backends.releases.platform import Limits, Observed
@@ -141,7 +141,7 @@ class World(Deployments):
         failed = round(requests * self.failing.get(name, 0.0))
         self.played.count(NAME, name, requests, failed=failed, seconds=self.seconds.get(name, 0.008))
 
-    def model(self, entry: Entry, inputs: Columns) -> Columns:
+    def model(self, entry: BookEntry, inputs: Columns) -> Columns:
         slope = self.answers.get(entry.name, float(entry.spec.model.address.rpartition("@")[2]))
         return {"y": tuple(slope * x for x in inputs["x"])}
 

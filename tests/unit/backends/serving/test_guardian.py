@@ -15,7 +15,7 @@ from tests.waiting import eventually
 from muster.backends.local.processes import Process, children
 from muster.backends.local.serving import guardian
 from muster.backends.local.serving.guardian import next_pause
-from muster.backends.local.serving.kept import Guardian, Kept
+from muster.backends.local.serving.kept import Guardian, KeptNumbers
 from muster.core.settings import Settings
 
 
@@ -50,7 +50,7 @@ def test_a_guardian_ends_where_the_deployment_is_gone(tmp_path: Path) -> None:
 def mine(tmp_path: Path) -> Iterator[Guardian]:
     """A keeper's, whose files are a pipe."""
     ends = os.pipe()
-    yield Guardian(Settings(home=tmp_path, cache=tmp_path), "f", -1, Kept(*[ends[0]] * 6, ends[1]))
+    yield Guardian(Settings(home=tmp_path, cache=tmp_path), "f", -1, KeptNumbers(*[ends[0]] * 6, ends[1]))
     for end in ends:
         os.close(end)
 

@@ -19,7 +19,7 @@ from muster.backends.local.serving import keeper as room
 from muster.backends.local.serving import platform
 from muster.backends.local.serving.folder import DeploymentFolder
 from muster.backends.local.serving.platform import local_deployments
-from muster.backends.local.serving.server import Told
+from muster.backends.local.serving.server import WorkersState
 from muster.backends.local.serving.state import DeploymentState
 from muster.backends.releases.tokens import digest_of, made
 from muster.core.data import Pinned
@@ -149,7 +149,7 @@ class Servers:
         self.one = server
         self.gone: list[tuple[set[str], str]] = []
         self.directed: list[dict[str, int]] = []
-        self.told: list[Told] = []
+        self.told: list[WorkersState] = []
         self.admission: Any = None
 
         self.grpc_door: Any = None
@@ -166,7 +166,7 @@ class Servers:
     def refuse(self) -> None:
         self.refused += 1
 
-    def news(self) -> list[Told]:
+    def news(self) -> list[WorkersState]:
         told, self.told = self.told, []
         return told
 

@@ -13,9 +13,9 @@ from tests.contract.platform_in_memory import MemoryPlatform
 from tests.unit.ext.metrics.conftest import Scrapes, values
 from tests.unit.volumes.service.process import Service
 
-from muster.backends.capacity import Cards, Gpus, Line, Queues, Share, Waiting
+from muster.backends.capacity import Cards, Gpus, Line, Queues, Share, WaitingJob
 from muster.backends.releases.deployments import Deployments
-from muster.backends.releases.figures import Seen
+from muster.backends.releases.figures import DeploymentSample
 from muster.core.data import Pinned
 from muster.core.deployment import DeploymentStatus, Release, Revision, RevisionState
 from muster.core.errors import SpecError
@@ -26,7 +26,7 @@ from muster.ext.metrics.sources import Drifts
 from muster.ext.metrics.table import METRICS, MetricsPart
 from muster.volumes.folder import FolderStore
 
-WAITS = Waiting(name="w", queue="team-a", priority=1, since=50.0, why="full", needs={})
+WAITS = WaitingJob(name="w", queue="team-a", priority=1, since=50.0, why="full", needs={})
 
 
 def told(scrapes: Scrapes, part: MetricsPart, samples: Any) -> dict[tuple[str, ...], float]:
@@ -199,7 +199,9 @@ STATUS = DeploymentStatus(
 
 
 def of_status(scrapes: Scrapes, status: DeploymentStatus) -> dict[tuple[str, ...], float]:
-    return told(scrapes, MetricsPart.DEPLOYMENTS, lambda: looks.of_deployments([Seen(status=status)]))
+    return told(
+        scrapes, MetricsPart.DEPLOYMENTS, lambda: looks.of_deployments([DeploymentSample(status=status)])
+    )
 
 
 def test_a_deployment_tells_how_it_stands(scrapes: Scrapes) -> None:
@@ -252,11 +254,11 @@ def test_each_drift_is_announced_once_and_nothing_that_is_measured_depends_on_it
         raise SpecError("may not create events")
 
     some: Any = SimpleNamespace(
-        look_at=lambda counts: [Seen(status=status) for status in now],
+        look_at=lambda counts: [DeploymentSample(status=status) for status in now],
         platform=SimpleNamespace(announce=announce),
     )
     drifts, repaired = Drifts(), replace(STATUS, drift="")
     for status in (STATUS, STATUS, repaired, replace(STATUS, drift="r1 is gone")):
         now[:] = [status]
-        assert list(drifts.look(some)) == list(looks.of_deployments([Seen(status=status)]))
+        assert list(drifts.look(some)) == list(looks.of_deployments([DeploymentSample(status=status)]))
     assert announced == ["flights: its route was edited", "flights: r1 is gone"]

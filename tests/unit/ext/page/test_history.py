@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from muster.backends.releases.figures import Seen
+from muster.backends.releases.figures import DeploymentSample
 from muster.core.deployment import Counts, DeploymentStatus
 from muster.ext.page.history import COARSE, MOST_COARSE, MOST_FINE, History
 
 STATUS = DeploymentStatus(name="flights", url="", ready=True, token="1")
 
 
-def seen(requests: int, failed: int = 0) -> Seen:
+def seen(requests: int, failed: int = 0) -> DeploymentSample:
     seconds = {0.1: requests, float("inf"): requests}
-    return Seen(status=STATUS, counts={"r1": Counts(requests=requests, failed=failed, seconds=seconds)})
+    return DeploymentSample(
+        status=STATUS, counts={"r1": Counts(requests=requests, failed=failed, seconds=seconds)}
+    )
 
 
 def figures(history: History) -> list[tuple[float, int, int]]:
@@ -23,7 +25,7 @@ def figures(history: History) -> list[tuple[float, int, int]]:
     ]
 
 
-def after(*readings: tuple[float, Seen]) -> History:
+def after(*readings: tuple[float, DeploymentSample]) -> History:
     history = History()
     for at, reading in readings:
         history.note(at, reading)
@@ -39,7 +41,7 @@ def test_a_replica_that_began_anew_has_no_negative_figures() -> None:
 
 
 def test_a_reading_that_could_not_be_had_leaves_a_gap() -> None:
-    away = Seen(status=STATUS, counts=None)
+    away = DeploymentSample(status=STATUS, counts=None)
     assert figures(after((0, seen(1)), (15, seen(2)), (30, away), (45, seen(9)), (60, seen(10)))) == [
         (15, 1, 0),
         (15, 1, 0),

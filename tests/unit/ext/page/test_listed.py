@@ -262,7 +262,7 @@ def test_jobs_are_searched_by_dag_run_text_and_state() -> None:
     all_of_them = board(job("a", "failed"), job("b", "succeeded", dag="e"), job("c", "failed", run="r2"))
 
     def found(**wanted: str) -> list[str]:
-        told = listed.search(all_of_them, listed.Search(**wanted), permitted=everyone)
+        told = listed.search(all_of_them, listed.JobFilter(**wanted), permitted=everyone)
         return [each["job_id"] for each in told["jobs"]]
 
     assert found(dag="d") == ["a", "c"]

@@ -10,7 +10,7 @@ from typing import Any
 from tests.waiting import until
 
 from muster.core.errors import BackendError
-from muster.ext.page.sampling import Sampling
+from muster.ext.page.sampling import CounterSampling
 
 
 class Lent:
@@ -33,7 +33,7 @@ class Lent:
 
 def test_it_goes_on_after_an_error_in_one_thread_until_it_is_ended() -> None:
     opening, others = Lent(), set(threading.enumerate())
-    sampling = Sampling(opening, seconds=0.001)  # type: ignore[arg-type]
+    sampling = CounterSampling(opening, seconds=0.001)  # type: ignore[arg-type]
     sampling.begin()
     sampling.begin()
     assert until(lambda: opening.looks >= 3, seconds=30)

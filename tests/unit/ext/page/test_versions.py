@@ -11,7 +11,7 @@ from tests.unit.backends.kubernetes import golden
 from muster.core.search import Search, SearchSpec
 from muster.core.space import loguniform
 from muster.ext.page.comparing import side_by_side
-from muster.ext.page.versions import MOST_FILES, Look, columns, files, newest_of_each
+from muster.ext.page.versions import MOST_FILES, VersionsQuery, columns, files, newest_of_each
 from muster.ext.page.versions import version as shown
 from muster.ext.page.versions import versions as listed
 from muster.volumes.base import Version
@@ -96,11 +96,11 @@ def test_what_a_search_keeps_leads_to_its_search_and_to_no_job(tmp_path: Path) -
     found = shown(store, kept, **EVERYONE, readable=lambda dag_id: True)["record"]
     assert found["search"] == {"search_id": "s-1", "trial": -1, "copy_of": trained}
     assert found["job_known"] is False
-    (row,) = listed(store, "m", Look(), **EVERYONE)["versions"]
+    (row,) = listed(store, "m", VersionsQuery(), **EVERYONE)["versions"]
     assert (row["job_id"], row["search"]["search_id"]) == ("", "s-1")
     put = added(store, tmp_path / "two", "own", "model.bin", note="search v2")
     assert shown(store, put, **EVERYONE, readable=lambda dag_id: True)["record"]["search"] is None
-    (row,) = listed(store, "own", Look(), **EVERYONE)["versions"]
+    (row,) = listed(store, "own", VersionsQuery(), **EVERYONE)["versions"]
     assert (row["note"], row["search"]) == ("search v2", None)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.searched import SPEC, begin, event, failed, of, played, running, tell
 
-from muster.core.search import Budget, Event, SearchSpec, What
+from muster.core.search import Budget, Event, EventKind, SearchSpec
 from muster.core.status import JobState
 from muster.ext.search.driver import look_up
 from muster.ext.search.overview import SearchOverview, overview, waits
@@ -28,7 +28,7 @@ def look(store: FolderStore, *events: Event, spec: SearchSpec = SPEC) -> SearchO
 
 
 def reached(trial: int, rung: int, value: float | None) -> Event:
-    return event(What.REACHED, trial, rung=rung, value=value)
+    return event(EventKind.REACHED, trial, rung=rung, value=value)
 
 
 def test_each_rung_says_what_became_of_the_trials_that_reached_it(store: FolderStore) -> None:
@@ -36,9 +36,9 @@ def test_each_rung_says_what_became_of_the_trials_that_reached_it(store: FolderS
         store,
         *(each for trial in range(6) for each in running(PARAMS, trial=trial)),
         *(reached(trial, 0, trial / 10) for trial in range(5)),
-        event(What.PAUSED, 0, rung=0),
-        event(What.FAILED, 1, reason="it raises", final=True),
-        event(What.ENDED, 2, value=0.2),
+        event(EventKind.PAUSED, 0, rung=0),
+        event(EventKind.FAILED, 1, reason="it raises", final=True),
+        event(EventKind.ENDED, 2, value=0.2),
         reached(4, 1, 0.8),
         reached(4, 2, 0.9),
     )
@@ -67,7 +67,7 @@ def test_a_search_that_runs_says_what_it_waits_for(store: FolderStore) -> None:
     end = tell(store, "s-1", running(PARAMS))
     search, state = look_up(store, "s-1")
     assert waits(search, state) == ""  # new trials are begun as there is room
-    tell(store, "s-1", [event(What.FAILED, 0, reason="it raises")], after=end)
+    tell(store, "s-1", [event(EventKind.FAILED, 0, reason="it raises")], after=end)
     assert waits(*look_up(store, "s-1")).startswith("no trial runs")
 
 
@@ -87,6 +87,6 @@ def test_a_search_whose_budget_is_used_up_says_so(store: FolderStore) -> None:
 
 
 def test_a_search_that_failed_waits_for_nothing(store: FolderStore) -> None:
-    found = look(store, *failed(PARAMS), event(What.CLOSED, reason="1 of 1 trials failed"))
+    found = look(store, *failed(PARAMS), event(EventKind.CLOSED, reason="1 of 1 trials failed"))
     assert (found.state, found.waits, found.reason) == (JobState.FAILED, "", "1 of 1 trials failed")
     assert found.trials[0].reason == "it raises"

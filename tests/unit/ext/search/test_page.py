@@ -12,12 +12,12 @@ import pytest
 from tests.searched import SPEC, begin, event, failed, of, running, search_of, tell
 
 from muster.core.errors import Corrupt, NotFound, SpecError
-from muster.core.search import Event, EventPage, Search, SearchSpec, What
+from muster.core.search import Event, EventKind, EventPage, Search, SearchSpec
 from muster.core.series import Curve, Series
 from muster.core.space import choice
 from muster.ext.search import trials
 from muster.ext.search.overview import SearchOverview
-from muster.ext.search.page import MOST_KNOWN, Searches
+from muster.ext.search.page import MOST_KNOWN, KnownSearches
 from muster.ext.search.trial_curves import TrialCurves
 from muster.ext.search.trials import LONGEST, MOST_CURVES, MOST_DRAWN
 from muster.volumes.folder import FolderStore
@@ -48,7 +48,7 @@ def store(tmp_path: Path) -> FolderStore:
 
 
 def overview(store: FolderStore, search_id: str) -> SearchOverview:
-    return Searches(store).of(search_id).overview
+    return KnownSearches(store).of(search_id).overview
 
 
 class Told:
@@ -74,9 +74,9 @@ def ten_thousand() -> list[Event]:
         found += running(params, trial=n)
         rungs = 4 if n % 27 == 0 else 3 if n % 9 == 0 else 2 if n % 3 == 0 else 1
         values = [None if n == 5 else (n * 7919 % 10_007) / 1e4 + rung for rung in range(rungs)]
-        found += [event(What.REACHED, n, rung=rung, value=value) for rung, value in enumerate(values)]
+        found += [event(EventKind.REACHED, n, rung=rung, value=value) for rung, value in enumerate(values)]
         if n < 9_940:
-            over = What.ENDED if rungs == 4 else What.PAUSED
+            over = EventKind.ENDED if rungs == 4 else EventKind.PAUSED
             found.append(event(over, n, rung=rungs - 1, value=values[-1]))
     return found
 
@@ -85,7 +85,7 @@ def test_of_ten_thousand_trials_each_event_is_read_once_and_few_trials_are_sent(
     """So the first look costs what the events do, and each later one what is new."""
     events = ten_thousand()
     store = Told(MANY, events)
-    searches = Searches(store)  # type: ignore[arg-type]
+    searches = KnownSearches(store)  # type: ignore[arg-type]
     first = searches.of("many-1")
     assert (len(first.overview.trials), store.sent) == (10_000, len(events))
     again = searches.of("many-1")
@@ -110,9 +110,9 @@ def test_of_a_search_that_goes_on_only_the_news_are_read(store: FolderStore) -> 
     begin(store, "s-1")
     end = tell(store, "s-1", running(PARAMS))
     counting = Counting(store)
-    searches = Searches(counting)  # type: ignore[arg-type]
+    searches = KnownSearches(counting)  # type: ignore[arg-type]
     assert searches.of("s-1").overview.running == 1
-    tell(store, "s-1", [event(What.REACHED, 0, rung=0, value=0.5)], after=end)
+    tell(store, "s-1", [event(EventKind.REACHED, 0, rung=0, value=0.5)], after=end)
     assert searches.of("s-1").overview.best == 0
     assert counting.events == 3
 
@@ -120,10 +120,10 @@ def test_of_a_search_that_goes_on_only_the_news_are_read(store: FolderStore) -> 
 def test_a_list_reads_nothing_again_of_searches_that_have_ended(store: FolderStore) -> None:
     for number in range(MOST_KNOWN + 2):
         begin(store, f"s-{number}")
-        tell(store, f"s-{number}", [*failed(PARAMS), event(What.CLOSED, reason="it failed")])
+        tell(store, f"s-{number}", [*failed(PARAMS), event(EventKind.CLOSED, reason="it failed")])
     begin(store, "runs-1")
     counting = Counting(store)
-    searches = Searches(counting)  # type: ignore[arg-type]
+    searches = KnownSearches(counting)  # type: ignore[arg-type]
     lines = [searches.brief(head) for head in searches.heads()]
     read = counting.asked["search_events"]
     assert [searches.brief(head) for head in searches.heads()] == lines
@@ -135,11 +135,11 @@ def test_a_list_reads_nothing_again_of_searches_that_have_ended(store: FolderSto
 
 def test_trials_that_end_after_their_search_are_seen_to_end(store: FolderStore) -> None:
     begin(store, "s-1")
-    end = tell(store, "s-1", [*running(PARAMS), event(What.CLOSED, reason="a person cancelled it")])
-    searches = Searches(store)
+    end = tell(store, "s-1", [*running(PARAMS), event(EventKind.CLOSED, reason="a person cancelled it")])
+    searches = KnownSearches(store)
     (head,) = searches.heads()
     assert searches.brief(head)["running"] == 1
-    tell(store, "s-1", [event(What.PAUSED, 0)], after=end)
+    tell(store, "s-1", [event(EventKind.PAUSED, 0)], after=end)
     assert searches.brief(head)["running"] == 0
 
 
@@ -149,8 +149,8 @@ def test_a_search_that_cannot_be_read_is_listed_with_what_is_wrong(
     for name in ("good-1", "torn-1", "odd-1"):
         begin(store, name)
     (tmp_path / "store" / "searches" / "torn-1" / "search.json").write_text("{")
-    tell(store, "odd-1", [event(What.REACHED, 7, rung=0, value=1.0)])
-    searches = Searches(store)
+    tell(store, "odd-1", [event(EventKind.REACHED, 7, rung=0, value=1.0)])
+    searches = KnownSearches(store)
     told = {each["search_id"]: each for each in map(searches.brief, searches.heads())}
     assert {name: each["state"] for name, each in told.items()} == {
         "good-1": "running",
@@ -185,10 +185,10 @@ def mixed(store: FolderStore) -> SearchOverview:
             *failed({**PARAMS, "rate": 0.02}, trial=2, reason="<b>it raises</b>"),
             *running({**momentum, "momentum": 0.25}, trial=3),
             *running({**PARAMS, "rate": 0.03}, trial=4),
-            event(What.REACHED, 0, rung=0, value=0.5),
-            event(What.REACHED, 1, rung=0, value=None),
-            event(What.REACHED, 3, rung=0, value=0.7),
-            event(What.PAUSED, 0, rung=0),
+            event(EventKind.REACHED, 0, rung=0, value=0.5),
+            event(EventKind.REACHED, 1, rung=0, value=None),
+            event(EventKind.REACHED, 3, rung=0, value=0.7),
+            event(EventKind.PAUSED, 0, rung=0),
         ],
     )
     return overview(store, "mixed-1")

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from muster.core.search import Event, Mode, Sampler, SearchSpec, Stopping, What
+from muster.core.search import Event, EventKind, Mode, Sampler, SearchSpec, Stopping
 from muster.core.space import choice, loguniform, uniform
 from muster.ext.search.sampling import Sampling
 from muster.ext.search.simulation import play
@@ -35,8 +35,8 @@ def tried(count: int, told: Any, spec: SearchSpec = SPEC) -> SearchState:
         rate = 10 ** (-5 + 5 * number / count)
         params = {"rate": rate, "optimizer": "adam"}
         for event in (
-            Event(what=What.ASKED, at=0, trial=number, params=params),
-            Event(what=What.STARTED, at=0, trial=number, job_id="j", rung=0),
+            Event(what=EventKind.ASKED, at=0, trial=number, params=params),
+            Event(what=EventKind.STARTED, at=0, trial=number, job_id="j", rung=0),
             *told(number, rate),
         ):
             state.apply(event)
@@ -44,7 +44,7 @@ def tried(count: int, told: Any, spec: SearchSpec = SPEC) -> SearchState:
 
 
 def value(number: int, told: float | None) -> list[Event]:
-    return [Event(what=What.REACHED, at=0, trial=number, rung=0, value=told)]
+    return [Event(what=EventKind.REACHED, at=0, trial=number, rung=0, value=told)]
 
 
 def rates(state: SearchState, spec: SearchSpec = SPEC, **more: Any) -> list[float]:
@@ -71,8 +71,8 @@ def test_tpe_keeps_away_from_nan_and_from_what_fails(how: str, mode: Mode) -> No
         if rate < 1e-2:
             return value(number, 0.5)
         if how == "failed":
-            return [Event(what=What.FAILED, at=0, trial=number, reason="raises", final=True)]
-        later = [Event(what=What.REACHED, at=0, trial=number, rung=1)] if how == "nan later" else []
+            return [Event(what=EventKind.FAILED, at=0, trial=number, reason="raises", final=True)]
+        later = [Event(what=EventKind.REACHED, at=0, trial=number, rung=1)] if how == "nan later" else []
         return [*value(number, 0.6 if later else None), *later]
 
     spec = replace(SPEC, mode=mode)
@@ -87,13 +87,15 @@ def test_tpe_keeps_away_from_those_that_run() -> None:
     alone = near(state)
     for number in range(40, 80):
         params = {"rate": 10 ** (-2 + (number - 60) / 200), "optimizer": "adam"}
-        state.apply(Event(what=What.ASKED, at=0, trial=number, params=params))
+        state.apply(Event(what=EventKind.ASKED, at=0, trial=number, params=params))
     assert near(state) > 2 * alone, "forty run at the best point"
 
 
 def test_tpe_prefers_who_came_further() -> None:
     def told(number: int, rate: float) -> list[Event]:
-        further = [Event(what=What.REACHED, at=0, trial=number, rung=1, value=0.1)] if rate < 1e-4 else []
+        further = (
+            [Event(what=EventKind.REACHED, at=0, trial=number, rung=1, value=0.1)] if rate < 1e-4 else []
+        )
         return [*value(number, 0.5), *further]
 
     assert statistics.median(rates(tried(40, told))) < -3.5

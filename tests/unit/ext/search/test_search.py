@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from muster.core.errors import SpecError
-from muster.core.search import Budget, Event, Mode, Sampler, SearchSpec, Stopping, What
+from muster.core.search import Budget, Event, EventKind, Mode, Sampler, SearchSpec, Stopping
 from muster.core.space import choice, integers, loguniform, uniform
 from muster.core.wire import dumps, loads
-from muster.ext.search.rules import Ask, Close, Spent, Take, Wait, next_move, passes
+from muster.ext.search.rules import Ask, Close, NothingYet, Spent, Take, next_move, passes
 from muster.ext.search.simulation import Costs, Played, play
 from muster.ext.search.state import Phase, SearchState, Trial
 
@@ -33,15 +33,15 @@ def curve(params: Mapping[str, Any], epoch: float) -> float:
 
 
 def told(state: SearchState, number: int, rung: int, value: float | None) -> None:
-    state.apply(Event(what=What.REACHED, at=0, trial=number, rung=rung, value=value))
+    state.apply(Event(what=EventKind.REACHED, at=0, trial=number, rung=rung, value=value))
 
 
 def begun(spec: SearchSpec, count: int) -> SearchState:
     """A search with trials that all run."""
     state = SearchState(spec)
     for number in range(count):
-        state.apply(Event(what=What.ASKED, at=0, trial=number, params={"rate": 0.01}))
-        state.apply(Event(what=What.STARTED, at=0, trial=number, job_id=f"j-{number}", rung=0))
+        state.apply(Event(what=EventKind.ASKED, at=0, trial=number, params={"rate": 0.01}))
+        state.apply(Event(what=EventKind.STARTED, at=0, trial=number, job_id=f"j-{number}", rung=0))
     return state
 
 
@@ -67,16 +67,16 @@ def test_asha_takes_a_third_and_takes_up_again_who_becomes_one_of_it() -> None:
     for number, value in enumerate((0.5, 0.6)):
         told(state, number, 0, value)
         assert not passes(state, state.trials[number], 0), "two are too few for one place"
-        state.apply(Event(what=What.PAUSED, at=0, trial=number, rung=0))
+        state.apply(Event(what=EventKind.PAUSED, at=0, trial=number, rung=0))
     told(state, 2, 0, 0.1)
     assert not passes(state, state.trials[2], 0)
-    state.apply(Event(what=What.PAUSED, at=0, trial=2, rung=0))
+    state.apply(Event(what=EventKind.PAUSED, at=0, trial=2, rung=0))
     assert next_move(state, Spent()) == Take(1, 1), "of three the best goes on"
-    state.apply(Event(what=What.STARTED, at=0, trial=1, job_id="j-1b", rung=1))
+    state.apply(Event(what=EventKind.STARTED, at=0, trial=1, job_id="j-1b", rung=1))
     assert next_move(state, Spent()) == Ask()
     for number in (3, 4):
         told(state, number, 0, 0.2)
-        state.apply(Event(what=What.PAUSED, at=0, trial=number, rung=0))
+        state.apply(Event(what=EventKind.PAUSED, at=0, trial=number, rung=0))
     told(state, 5, 0, 0.9)
     assert passes(state, state.trials[5], 0), "it is among the best two of six at once"
 
@@ -87,9 +87,9 @@ def test_halving_waits_for_all_of_a_rung_and_for_none_that_failed() -> None:
     for number in range(5):
         told(state, number, 0, number / 10)
         assert not passes(state, state.trials[number], 0)
-        state.apply(Event(what=What.PAUSED, at=0, trial=number, rung=0))
-    assert next_move(state, Spent()) == Wait()
-    state.apply(Event(what=What.FAILED, at=0, trial=5, reason="raises", final=True))
+        state.apply(Event(what=EventKind.PAUSED, at=0, trial=number, rung=0))
+    assert next_move(state, Spent()) == NothingYet()
+    state.apply(Event(what=EventKind.FAILED, at=0, trial=5, reason="raises", final=True))
     assert next_move(state, Spent()) == Take(4, 1)
 
 
@@ -113,15 +113,15 @@ def test_a_stopped_trial_that_is_better_than_those_that_ended_runs_once_more_to_
     for number, value in enumerate((0.9, 0.8, 0.7)):
         told(state, number, 0, value)
     for number in (1, 2):
-        state.apply(Event(what=What.PAUSED, at=0, trial=number, rung=0))
+        state.apply(Event(what=EventKind.PAUSED, at=0, trial=number, rung=0))
     told(state, 0, 1, 0.6)  # it gets worse
     told(state, 0, 2, 0.5)
-    state.apply(Event(what=What.ENDED, at=0, trial=0, value=0.5))
+    state.apply(Event(what=EventKind.ENDED, at=0, trial=0, value=0.5))
     assert next_move(state, Spent()) == Take(1, 0)
-    state.apply(Event(what=What.STARTED, at=0, trial=1, job_id="j-1b", rung=0))
+    state.apply(Event(what=EventKind.STARTED, at=0, trial=1, job_id="j-1b", rung=0))
     assert state.trials[1].is_finishing
-    assert next_move(state, Spent()) == Wait()
-    state.apply(Event(what=What.ENDED, at=0, trial=1, value=0.8))
+    assert next_move(state, Spent()) == NothingYet()
+    state.apply(Event(what=EventKind.ENDED, at=0, trial=1, value=0.8))
     assert next_move(state, Spent()) == Close(1)
 
 
@@ -172,13 +172,13 @@ def test_a_small_space_is_tried_once_and_a_grid_whole() -> None:
 
 def test_trials_that_were_asked_for_and_never_started_are_started() -> None:
     state = SearchState(SPEC)
-    state.apply(Event(what=What.ASKED, at=0, trial=0, params={"rate": 0.01}))
+    state.apply(Event(what=EventKind.ASKED, at=0, trial=0, params={"rate": 0.01}))
     assert next_move(state, Spent()) == Take(0, 0)
 
 
 def test_a_trial_that_was_stopped_between_two_rungs_goes_on() -> None:
     state = begun(SPEC, 1)
-    state.apply(Event(what=What.PAUSED, at=0, trial=0))
+    state.apply(Event(what=EventKind.PAUSED, at=0, trial=0))
     assert next_move(state, Spent()) == Take(0, 0)
     assert state.trials[0].failures == 0
 
@@ -186,7 +186,7 @@ def test_a_trial_that_was_stopped_between_two_rungs_goes_on() -> None:
 def test_events_that_cannot_be_are_refused() -> None:
     state = SearchState(SPEC)
     with pytest.raises(SpecError, match="the next one is 0"):
-        state.apply(Event(what=What.ASKED, at=0, trial=1))
+        state.apply(Event(what=EventKind.ASKED, at=0, trial=1))
     with pytest.raises(SpecError, match="no trial 3"):
         told(state, 3, 0, 0.5)
 
@@ -202,7 +202,7 @@ def test_places_are_busy_while_trials_want_them() -> None:
     assert many.busy >= 0.9 * 16 * many.seconds
 
 
-def apply(state: SearchState, what: What, number: int, **fields: Any) -> None:
+def apply(state: SearchState, what: EventKind, number: int, **fields: Any) -> None:
     state.apply(Event(what=what, at=0, trial=number, **fields))
 
 
@@ -212,26 +212,26 @@ def test_a_trial_that_trained_on_while_it_was_stopped_is_paused_where_it_is() ->
         state = begun(replace(SPEC, trials=3), 3)
         told(state, 0, 0, 0.1)
         if late:
-            apply(state, What.PAUSED, 0, rung=0)
+            apply(state, EventKind.PAUSED, 0, rung=0)
         told(state, 0, 1, 0.2)
         if not late:
-            apply(state, What.PAUSED, 0, rung=0)
+            apply(state, EventKind.PAUSED, 0, rung=0)
         assert state.trials[0].phase is Phase.PAUSED
         assert state.best_paused(0) is None
         assert state.best_paused(1) is state.trials[0]
-        assert next_move(state, Spent()) == Wait()
+        assert next_move(state, Spent()) == NothingYet()
 
 
 def test_a_last_run_that_tells_nothing_keeps_the_value_that_it_is_chosen_by() -> None:
     state = begun(replace(SPEC, trials=2), 2)
     told(state, 0, 0, 0.9)
-    apply(state, What.PAUSED, 0, rung=0)
+    apply(state, EventKind.PAUSED, 0, rung=0)
     for rung in range(3):
         told(state, 1, rung, 0.5)
-    apply(state, What.ENDED, 1, value=0.5)
+    apply(state, EventKind.ENDED, 1, value=0.5)
     assert next_move(state, Spent()) == Take(0, 0)
-    apply(state, What.STARTED, 0, job_id="again", rung=0)
-    apply(state, What.ENDED, 0)
+    apply(state, EventKind.STARTED, 0, job_id="again", rung=0)
+    apply(state, EventKind.ENDED, 0)
     assert next_move(state, Spent()) == Close(0)
     assert not state.trials[0].ended_early
 
@@ -239,10 +239,10 @@ def test_a_last_run_that_tells_nothing_keeps_the_value_that_it_is_chosen_by() ->
 def test_a_last_run_that_fails_is_started_again_although_the_budget_is_used_up() -> None:
     state = begun(replace(SPEC, trials=2, budget=Budget(resource=1)), 1)
     told(state, 0, 0, 0.9)
-    apply(state, What.PAUSED, 0, rung=0)
+    apply(state, EventKind.PAUSED, 0, rung=0)
     assert next_move(state, Spent()) == Take(0, 0)
-    apply(state, What.STARTED, 0, job_id="again", rung=0)
-    apply(state, What.FAILED, 0, reason="its node is lost")
+    apply(state, EventKind.STARTED, 0, job_id="again", rung=0)
+    apply(state, EventKind.FAILED, 0, reason="its node is lost")
     assert next_move(state, Spent()) == Take(0, 0)
 
 
@@ -250,9 +250,9 @@ def test_a_metric_that_is_never_told_ends_the_search_and_says_which_line_is_miss
     state = begun(SPEC, 5)
     assert next_move(state, Spent()) == Ask()
     for number in range(5):
-        apply(state, What.ENDED, number)
+        apply(state, EventKind.ENDED, number)
         assert (
-            number == 4 or next_move(state, Spent()) == Wait()
+            number == 4 or next_move(state, Spent()) == NothingYet()
         )  # one silent trial is proof: no other begins
     close = next_move(state, Spent())
     assert isinstance(close, Close)
@@ -264,7 +264,7 @@ def test_a_metric_that_is_never_told_ends_the_search_and_says_which_line_is_miss
 def test_few_trials_that_never_told_the_metric_have_no_best() -> None:
     state = begun(replace(SPEC, trials=2), 2)
     for number in range(2):
-        apply(state, What.ENDED, number)
+        apply(state, EventKind.ENDED, number)
     close = next_move(state, Spent())
     assert isinstance(close, Close)
     assert close.best == -1
@@ -297,20 +297,20 @@ def test_halving_takes_none_up_before_its_rung_is_whole_and_counts_who_left() ->
     spec = replace(SPEC, trials=9, stopping=Stopping.HALVING)
     state = begun(spec, 9)
     for number in (0, 1):
-        apply(state, What.FAILED, number, reason="raises", final=True)
+        apply(state, EventKind.FAILED, number, reason="raises", final=True)
     for number in range(2, 9):
         told(state, number, 0, None if number == 2 else number / 10)
-        apply(state, What.PAUSED, number, rung=0)
+        apply(state, EventKind.PAUSED, number, rung=0)
     for number in (8, 7, 6):
         assert next_move(state, Spent()) == Take(number, 1)
-        apply(state, What.STARTED, number, job_id="on", rung=1)
+        apply(state, EventKind.STARTED, number, job_id="on", rung=1)
     told(state, 8, 1, 0.8)
     assert not passes(state, state.trials[8], 1), "two more are to come, though two failed earlier"
-    apply(state, What.PAUSED, 8, rung=1)
+    apply(state, EventKind.PAUSED, 8, rung=1)
     told(state, 7, 1, 0.9)
     assert not passes(state, state.trials[7], 1)
-    apply(state, What.PAUSED, 7, rung=1)
-    apply(state, What.ENDED, 6, value=0.6)
+    apply(state, EventKind.PAUSED, 7, rung=1)
+    apply(state, EventKind.ENDED, 6, value=0.6)
     assert state.trials[6].ended_early
     assert next_move(state, Spent()) == Take(7, 2), "the third ended by itself"
 
@@ -365,7 +365,7 @@ def test_a_driver_that_is_killed_after_any_event_goes_on_as_one_that_is_not(
         )
 
     whole = run(-1)
-    assert {What.FAILED, What.PAUSED, What.ENDED} <= {event.what for event in whole.events}
+    assert {EventKind.FAILED, EventKind.PAUSED, EventKind.ENDED} <= {event.what for event in whole.events}
     for at in range(1, len(whole.events) + 1, 3 if sampler is Sampler.TPE else 1):
         assert run(at).events == whole.events
 
@@ -384,10 +384,10 @@ def test_none_goes_on_when_the_search_has_failed() -> None:
     for number in (0, 1, 2):
         told(state, 3, 0, 0.5)
         assert passes(state, state.trials[3], 0)
-        apply(state, What.FAILED, number, reason="raises", final=True)
+        apply(state, EventKind.FAILED, number, reason="raises", final=True)
     told(state, 4, 0, 0.5)
     assert not passes(state, state.trials[4], 0)
-    assert next_move(state, Spent()) == Wait(), "three still run"
+    assert next_move(state, Spent()) == NothingYet(), "three still run"
 
 
 def test_halving_waits_for_none_that_told_nan() -> None:
@@ -395,12 +395,12 @@ def test_halving_waits_for_none_that_told_nan() -> None:
     state = begun(spec, 9)
     for number in range(9):
         told(state, number, 0, number / 10 if number < 2 else None)
-        apply(state, What.PAUSED, number, rung=0)
+        apply(state, EventKind.PAUSED, number, rung=0)
     for number in (1, 0):
         assert next_move(state, Spent()) == Take(number, 1)
-        apply(state, What.STARTED, number, job_id="on", rung=1)
+        apply(state, EventKind.STARTED, number, job_id="on", rung=1)
         told(state, number, 1, 0.5)
-        apply(state, What.PAUSED, number, rung=1)
+        apply(state, EventKind.PAUSED, number, rung=1)
     assert next_move(state, Spent()) == Take(0, 2), "three have a place, and two came"
 
 
@@ -408,13 +408,13 @@ def test_of_two_that_have_a_place_the_one_that_is_further_goes_on_first() -> Non
     state = begun(replace(SPEC, trials=9), 9)
     for number in range(9):
         told(state, number, 0, number / 10)
-        apply(state, What.PAUSED, number, rung=0)
+        apply(state, EventKind.PAUSED, number, rung=0)
     for number in (8, 7):
-        apply(state, What.STARTED, number, job_id="on", rung=1)
+        apply(state, EventKind.STARTED, number, job_id="on", rung=1)
     told(state, 5, 1, 0.1)
     told(state, 8, 1, 0.8)
     told(state, 7, 1, 0.7)
     for number in (8, 7):
-        apply(state, What.PAUSED, number, rung=1)
+        apply(state, EventKind.PAUSED, number, rung=1)
     assert state.best_paused(0) is state.trials[6]
     assert next_move(state, Spent()) == Take(8, 2)

@@ -14,10 +14,10 @@ from muster.backends.tracking import Tracking
 from muster.core.errors import ImageError, SpecError
 from muster.core.job import JobSpec, Role
 from muster.core.origin import Origin
-from muster.core.search import Event, Search, SearchSpec, What
+from muster.core.search import Event, EventKind, Search, SearchSpec
 from muster.core.space import uniform
 from muster.ext.search.mlflow.reach import reach
-from muster.ext.search.mlflow.runs import Runs
+from muster.ext.search.mlflow.runs import MlflowRuns
 from muster.ext.search.state import SearchState
 from muster.ext.search.tracking import Tracker, with_tags
 
@@ -43,7 +43,7 @@ class World:
     said: list[str] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
     state: SearchState = field(default_factory=lambda: SearchState(SPEC))
-    connect: Callable[[Tracking], Runs | None] | None = None
+    connect: Callable[[Tracking], MlflowRuns | None] | None = None
 
     def tracker(self, tracking: Tracking = SERVED) -> Tracker:
         """A driver that begins where the one before was killed."""
@@ -53,20 +53,20 @@ class World:
             tracking=lambda: tracking,
             say=self.said.append,
             clock=lambda: self.now,
-            connect=self.connect or (lambda found: Runs(self.mlflow, found.variables)),
+            connect=self.connect or (lambda found: MlflowRuns(self.mlflow, found.variables)),
         )
         for event in self.events:
             made.note(event)
         return made
 
-    def happens(self, tracker: Tracker, what: What, trial: int, **fields: Any) -> None:
+    def happens(self, tracker: Tracker, what: EventKind, trial: int, **fields: Any) -> None:
         event = Event(what=what, at=self.now, trial=trial, **fields)
         self.events.append(event)
         self.state.apply(event)
         tracker.note(event)
 
     def starts(self, tracker: Tracker, number: int, job_id: str, rung: int = 0) -> dict[str, str]:
-        self.happens(tracker, What.STARTED, number, job_id=job_id, rung=rung)
+        self.happens(tracker, EventKind.STARTED, number, job_id=job_id, rung=rung)
         return tracker.tags(self.state.trials[number], job_id, rung)
 
     def parent(self) -> Kept:
@@ -77,7 +77,7 @@ class World:
 def test_a_search_is_one_run_and_its_trials_are_below_it() -> None:
     world = World()
     tracker = world.tracker()
-    world.happens(tracker, What.ASKED, 0, params={"rate": 0.5})
+    world.happens(tracker, EventKind.ASKED, 0, params={"rate": 0.5})
     tags = world.starts(tracker, 0, "job-a")
     parent = world.parent()
     (trial,) = world.mlflow.below(parent)
@@ -87,20 +87,20 @@ def test_a_search_is_one_run_and_its_trials_are_below_it() -> None:
         "muster.rung": "1",
         "mlflow.parentRunId": trial.run_id,
     }
-    world.happens(tracker, What.REACHED, 0, rung=0, value=0.7)
+    world.happens(tracker, EventKind.REACHED, 0, rung=0, value=0.7)
     tracker.tell(world.state)
     assert (trial.name, trial.status, trial.params) == ("trial 0", "RUNNING", {"rate": "0.5"})
     assert trial.metrics == [("auc", 1, 0.7)]
     assert trial.tags["muster.job_id"] == "job-a"
-    world.happens(tracker, What.PAUSED, 0, rung=0)
+    world.happens(tracker, EventKind.PAUSED, 0, rung=0)
     tracker.tell(world.state)
     assert (trial.status, trial.tags["muster.phase"]) == ("FINISHED", "paused")
     assert world.starts(tracker, 0, "job-b", 1)["mlflow.parentRunId"] == trial.run_id
     tracker.tell(world.state)
     assert (trial.status, trial.tags["muster.job_id"]) == ("RUNNING", "job-b")
-    world.happens(tracker, What.REACHED, 0, rung=1, value=0.9)
-    world.happens(tracker, What.ENDED, 0, value=0.9)
-    world.happens(tracker, What.CLOSED, 0)
+    world.happens(tracker, EventKind.REACHED, 0, rung=1, value=0.9)
+    world.happens(tracker, EventKind.ENDED, 0, value=0.9)
+    world.happens(tracker, EventKind.CLOSED, 0)
     tracker.tell(world.state)
     assert trial.metrics == [("auc", 1, 0.7), ("auc", 3, 0.9)]
     assert (parent.name, parent.status) == ("hills.search", "FINISHED")
@@ -136,14 +136,14 @@ def test_a_driver_that_is_killed_between_any_two_calls_leaves_no_second_run_and_
                 tracker = world.tracker()
                 does(tracker)
 
-        world.happens(tracker, What.ASKED, 0, params={"rate": 0.5})
-        world.happens(tracker, What.STARTED, 0, job_id="job-a", rung=0)
+        world.happens(tracker, EventKind.ASKED, 0, params={"rate": 0.5})
+        world.happens(tracker, EventKind.STARTED, 0, job_id="job-a", rung=0)
         surviving(lambda at: at.tags(world.state.trials[0], "job-a", 0))
-        world.happens(tracker, What.REACHED, 0, rung=0, value=0.7)
+        world.happens(tracker, EventKind.REACHED, 0, rung=0, value=0.7)
         surviving(lambda at: at.tell(world.state))
-        world.happens(tracker, What.REACHED, 0, rung=1, value=0.9)
-        world.happens(tracker, What.ENDED, 0, value=0.9)
-        world.happens(tracker, What.CLOSED, 0)
+        world.happens(tracker, EventKind.REACHED, 0, rung=1, value=0.9)
+        world.happens(tracker, EventKind.ENDED, 0, value=0.9)
+        world.happens(tracker, EventKind.CLOSED, 0)
         surviving(lambda at: at.tell(world.state))
 
     whole = World()
@@ -161,10 +161,10 @@ def test_mlflow_that_is_away_is_told_once_and_hears_all_of_it_when_it_is_back() 
     world = World()
     world.mlflow.away = True
     tracker = world.tracker()
-    world.happens(tracker, What.ASKED, 0, params={"rate": 0.5})
+    world.happens(tracker, EventKind.ASKED, 0, params={"rate": 0.5})
     assert "mlflow.parentRunId" not in world.starts(tracker, 0, "job-a")
     for rung in (0, 1):
-        world.happens(tracker, What.REACHED, 0, rung=rung, value=0.5 + rung / 10)
+        world.happens(tracker, EventKind.REACHED, 0, rung=rung, value=0.5 + rung / 10)
         tracker.tell(world.state)
     assert world.mlflow.calls == 1, "it is not asked again at once"
     world.now += 61
@@ -182,7 +182,7 @@ def test_mlflow_that_is_away_is_told_once_and_hears_all_of_it_when_it_is_back() 
         }
     )
     world.now += 61
-    world.happens(tracker, What.ENDED, 0, value=0.6)
+    world.happens(tracker, EventKind.ENDED, 0, value=0.6)
     tracker.tell(world.state)
     (trial,) = world.mlflow.below(world.parent())
     assert trial.metrics == [("auc", 1, 0.5), ("auc", 3, 0.6)]
@@ -192,24 +192,24 @@ def test_mlflow_that_is_away_is_told_once_and_hears_all_of_it_when_it_is_back() 
 
 @pytest.mark.parametrize(("chosen", "told"), [(True, 1), (False, 0)])
 def test_an_image_without_mlflow_is_said_where_the_author_asked_for_it(chosen: bool, told: int) -> None:
-    def missing(_: Tracking) -> Runs:
+    def missing(_: Tracking) -> MlflowRuns:
         raise ImageError("the image has no MLflow")
 
     world = World(connect=missing)
     tracker = world.tracker(replace(SERVED, chosen=chosen))
-    world.happens(tracker, What.ASKED, 0, params={"rate": 0.5})
+    world.happens(tracker, EventKind.ASKED, 0, params={"rate": 0.5})
     assert "mlflow.parentRunId" not in world.starts(tracker, 0, "job-a")
     tracker.tell(world.state)
     assert len(world.said) == told
 
 
 def test_an_image_that_is_not_built_yet_is_waited_for() -> None:
-    built: list[Runs] = []
+    built: list[MlflowRuns] = []
     world = World(connect=lambda _: built[0] if built else None)
     tracker = world.tracker()
-    world.happens(tracker, What.ASKED, 0, params={"rate": 0.5})
+    world.happens(tracker, EventKind.ASKED, 0, params={"rate": 0.5})
     assert "mlflow.parentRunId" not in world.starts(tracker, 0, "job-a")
-    built.append(Runs(world.mlflow, {}))
+    built.append(MlflowRuns(world.mlflow, {}))
     world.now += 6
     tracker.tell(world.state)
     assert [run.name for run in world.mlflow.below(world.parent())] == ["trial 0"]
@@ -217,10 +217,10 @@ def test_an_image_that_is_not_built_yet_is_waited_for() -> None:
 
 def test_the_runs_are_in_the_experiment_of_the_jobs() -> None:
     mlflow = InMemory()
-    named = Runs(mlflow, {"MLFLOW_EXPERIMENT_NAME": "hills"})
+    named = MlflowRuns(mlflow, {"MLFLOW_EXPERIMENT_NAME": "hills"})
     assert named.find("muster.search", "s-1") == []
     assert mlflow.experiments == {"Default": "0", "hills": "1"}
-    Runs(mlflow, {"MLFLOW_EXPERIMENT_ID": "7"}).begin("one", tags={}, at=1.0)
+    MlflowRuns(mlflow, {"MLFLOW_EXPERIMENT_ID": "7"}).begin("one", tags={}, at=1.0)
     assert [run.experiment for run in mlflow.runs] == ["7"]
 
 

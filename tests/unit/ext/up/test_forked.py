@@ -17,12 +17,12 @@ from muster.backends.local.processes import Process
 HEAD = """
     import os, signal, sys, threading, time
     from pathlib import Path
-    from muster.ext.up.forked import Forked
+    from muster.ext.up.forked import ForkedComponent
     from muster.core.locks import locked
 
     def forked(work):
         with open("log", "ab") as log:
-            return Forked(work, log=log.fileno())
+            return ForkedComponent(work, log=log.fileno())
 
 """
 

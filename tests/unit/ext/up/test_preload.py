@@ -32,7 +32,7 @@ def test_it_forks_until_what_it_has_read_is_another(tmp_path: Path) -> None:
     body = """
         read = Path("read.py")
         read.touch()
-        origin = preload.Origin([read])
+        origin = preload.PreloadedAirflow([read])
         with open("log", "wb") as log:
             print(origin.fork(["scheduler"], log.fileno()).wait())
             os.utime(read, (time.time() + 5, time.time() + 5))
@@ -48,7 +48,7 @@ def test_it_does_not_fork_beside_a_thread(tmp_path: Path) -> None:
     body = """
         end = threading.Event()
         threading.Thread(target=end.wait).start()
-        print(preload.Origin([]).fork(["scheduler"], 1))
+        print(preload.PreloadedAirflow([]).fork(["scheduler"], 1))
         end.set()
     """
     assert said(tmp_path, body) == ["None"]

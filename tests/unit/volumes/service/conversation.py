@@ -23,7 +23,7 @@ from typing import Any
 import uvicorn
 from blake3 import blake3
 
-from muster.core.data import Output
+from muster.core.data import OutputTarget
 from muster.core.errors import MusterError
 from muster.core.job import JobSpec, Role
 from muster.core.replica import PartManifest, Report
@@ -41,7 +41,7 @@ SPEC = JobSpec(
     image="etl",
     image_digest="b3:" + 64 * "0",
     roles=(Role(replicas=1, entrypoint="etl:train"),),
-    outputs={"out": Output(volume="flights/out")},
+    outputs={"out": OutputTarget(volume="flights/out")},
     params={"month": "2013-01", "columns": ["a", "é"]},
 )
 PLACE = {"attempt": 1, "restart": "0", "role": "main", "index": 0, "pod": "uid-1"}

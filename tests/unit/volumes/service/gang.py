@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 from tests.unit.volumes.service.process import DAY_SECONDS, Service
 
-from muster.core.data import Output
+from muster.core.data import OutputTarget
 from muster.core.job import JobSpec, Role
 from muster.core.origin import Origin
 from muster.core.replica import PartManifest, Report
@@ -30,7 +30,7 @@ def make_spec(
         image_digest=IMAGE,
         code=code,
         roles=(Role(replicas=replicas, entrypoint="etl:features"),),
-        outputs={name: Output(volume=volume) for name, volume in volumes.items()},
+        outputs={name: OutputTarget(volume=volume) for name, volume in volumes.items()},
         origin=Origin(dag_id="flights", run_id="manual__1", task_id="features"),
     )
 

@@ -10,7 +10,7 @@ from tests.unit.volumes.memory import MemoryLedger, MemoryStore
 from muster.core.errors import SpecError
 from muster.volumes.folder import FolderStore
 from muster.volumes.ledger import FolderLedger
-from muster.volumes.protocols import Attempts, Ledger, LocalStore, ServedStore, Versions
+from muster.volumes.protocols import Attempts, Ledger, LocalStore, ServedStore, VersionStore
 from muster.volumes.service.client import ServiceLedger, ServiceStore
 from muster.volumes.service.table import ROWS, TABLE, Row
 
@@ -40,7 +40,7 @@ def test_a_store_has_every_call_of_its_protocol(store, protocol):
 
 
 def test_no_call_of_a_store_returns_a_path_but_those_of_local_stores():
-    local = set(calls(LocalStore)) - set(calls(Versions)) - set(calls(Attempts))
+    local = set(calls(LocalStore)) - set(calls(VersionStore)) - set(calls(Attempts))
     assert {"path", "code", "stage", "staging"} <= local
     for protocol in LocalStore.__mro__[1:]:
         for method in calls(protocol).values():
@@ -103,7 +103,7 @@ def test_a_field_may_be_left_out_only_where_earlier_releases_have_its_default_to
 
 
 def test_a_query_lacks_nothing_and_its_numbers_are_numbers():
-    row = Row(Versions.newest, "GET", "/v1/versions", answer="Versions.versions")
+    row = Row(VersionStore.newest, "GET", "/v1/versions", answer="Versions.versions")
     assert row.arguments({}, {"volume": "a/b", "limit": "3"}, b"") == {"volume": "a/b", "limit": 3}
     with pytest.raises(SpecError, match="lacks its parameter 'volume'"):
         row.arguments({}, {"limit": "3"}, b"")

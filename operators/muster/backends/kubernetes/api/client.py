@@ -16,7 +16,7 @@ from muster.backends.base import PATIENCE_SECONDS
 from muster.backends.kubernetes.api.access import Access
 from muster.backends.kubernetes.api.kinds import ACCESS_REVIEW, Document, Kind, kind_of
 from muster.backends.kubernetes.api.lean import Read
-from muster.backends.kubernetes.api.refusals import Expired, Request
+from muster.backends.kubernetes.api.refusals import ApiRequest, Expired
 from muster.backends.kubernetes.api.transport import JSON, Transport
 from muster.core.errors import BackendError, Conflict, NotFound
 
@@ -68,7 +68,7 @@ class Client:
         query: Mapping[str, str] | None = None,
     ) -> Document | None:
         """Return an object, None where there is none of that name."""
-        request = Request(verb="get", kind=kind, name=name, namespace=namespace, subresource=subresource)
+        request = ApiRequest(verb="get", kind=kind, name=name, namespace=namespace, subresource=subresource)
         try:
             return self._ask(request, query=query)
         except NotFound:
@@ -103,7 +103,7 @@ class Client:
 
         :param read: chooses what is kept of each object; all of it if it is not given.
         """
-        request = Request(verb="list", kind=kind, namespace=namespace)
+        request = ApiRequest(verb="list", kind=kind, namespace=namespace)
         query = {"labelSelector": labels, "fieldSelector": fields, "limit": str(CHUNK), "continue": ""}
         # A list's items do not say what they are: its head does.
         head = {"apiVersion": kind.api_version, "kind": kind.name}
@@ -153,7 +153,7 @@ class Client:
         subresource: str = "",
     ) -> Document:
         """Merge `change` into an object; None removes a field. :raises NotFound: there is none."""
-        request = Request(verb="patch", kind=kind, name=name, namespace=namespace, subresource=subresource)
+        request = ApiRequest(verb="patch", kind=kind, name=name, namespace=namespace, subresource=subresource)
         return self._ask(request, body=dict(change), content_type=_MERGE_PATCH)
 
     def delete(
@@ -181,7 +181,7 @@ class Client:
         if preconditions := {name: text for name, text in expected.items() if text is not None}:
             options["preconditions"] = preconditions
         try:
-            self._ask(Request(verb="delete", kind=kind, name=name, namespace=namespace), body=options)
+            self._ask(ApiRequest(verb="delete", kind=kind, name=name, namespace=namespace), body=options)
         except NotFound:
             return False
         except Conflict:
@@ -200,16 +200,16 @@ class Client:
             "kind": ACCESS_REVIEW.name,
             "spec": {"resourceAttributes": attributes},
         }
-        answer = self._ask(Request(verb="create", kind=ACCESS_REVIEW), body=review)
+        answer = self._ask(ApiRequest(verb="create", kind=ACCESS_REVIEW), body=review)
         return bool(answer["status"].get("allowed"))
 
     def version(self) -> str:
         """Return the API server's version, such as ``v1.37.0``; every authenticated user may read it."""
-        return str(self._ask(Request(verb="get"), path="/version").get("gitVersion", "?"))
+        return str(self._ask(ApiRequest(verb="get"), path="/version").get("gitVersion", "?"))
 
     def served(self) -> frozenset[tuple[str, str]]:
         """Return everything that the API server serves: ``("batch/v1", "jobs")``. One request."""
-        answer = self._ask(Request(verb="get"), path="/apis", accept=_DISCOVERY)
+        answer = self._ask(ApiRequest(verb="get"), path="/apis", accept=_DISCOVERY)
         return frozenset(
             (f"{group['metadata']['name']}/{version['version']}", resource["resource"])
             for group in answer.get("items") or ()
@@ -217,7 +217,7 @@ class Client:
             for resource in version.get("resources") or ()
         )
 
-    def _ask(self, request: Request, *, read: Read | None = None, **how: Any) -> Document:
+    def _ask(self, request: ApiRequest, *, read: Read | None = None, **how: Any) -> Document:
         data = self.transport.ask(request, **how)
         try:
             document = json.loads(data, object_hook=read)
@@ -228,8 +228,8 @@ class Client:
         return document if isinstance(document, dict) else {}
 
 
-def _about(verb: str, document: Document) -> Request:
+def _about(verb: str, document: Document) -> ApiRequest:
     metadata = document["metadata"]
-    return Request(
+    return ApiRequest(
         verb=verb, kind=kind_of(document), name=metadata["name"], namespace=metadata.get("namespace")
     )

@@ -52,7 +52,7 @@ class NotServed(SpecError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
+class ApiRequest:
     """What was asked of the API server, in the words of a Role."""
 
     verb: str
@@ -81,7 +81,7 @@ class Request:
         return f"{self.verb} {what}{'/' + self.subresource if self.subresource else ''}{name}{where}"
 
 
-def refusal(request: Request, code: int, status: Status) -> MusterError:
+def refusal(request: ApiRequest, code: int, status: Status) -> MusterError:
     """Return the error for an answer of `code` whose body was `status`, a ``Status`` of ``v1``."""
     said = one_line(str(status.get("message") or "")) or f"HTTP {code}"
     down = _WEBHOOK_DOWN.search(said)
@@ -108,7 +108,7 @@ def read_status(body: bytes) -> Status:
     return status if isinstance(status, dict) else {"message": text}
 
 
-def _webhook_down(request: Request, webhook: str, how: str) -> MusterError:
+def _webhook_down(request: ApiRequest, webhook: str, how: str) -> MusterError:
     return Unreachable(
         f"{request}: {_owner(how)}webhook {webhook} does not answer, so the API server admits nothing "
         f"({how.lstrip(': ')}); nothing was made: see that its pods run, then try again"
@@ -121,14 +121,14 @@ def _owner(how: str) -> str:
     return next((f"{owner}'s " for part, owner in _OWNERS.items() if host and part in host[1]), "")
 
 
-def _unauthorized(request: Request, _status: Status, said: str) -> MusterError:
+def _unauthorized(request: ApiRequest, _status: Status, said: str) -> MusterError:
     return Forbidden(
         f"{request}: the API server does not accept these credentials ({said}): "
         "renew the kubeconfig's, or the service account's token"
     )
 
 
-def _forbidden(request: Request, status: Status, said: str) -> MusterError:
+def _forbidden(request: ApiRequest, status: Status, said: str) -> MusterError:
     rights = _RBAC.search(said)
     if rights:
         return _no_rights(request, *rights.groups())
@@ -148,7 +148,7 @@ def _forbidden(request: Request, status: Status, said: str) -> MusterError:
     return SpecError(f"{request}: the cluster does not admit it: {said}")
 
 
-def _no_rights(request: Request, user: str, verb: str, resource: str, group: str) -> MusterError:
+def _no_rights(request: ApiRequest, user: str, verb: str, resource: str, group: str) -> MusterError:
     role = "Role" if request.namespace else "ClusterRole"
     where = f" in namespace {request.namespace}" if request.namespace else " in the whole cluster"
     return Forbidden(
@@ -157,7 +157,7 @@ def _no_rights(request: Request, user: str, verb: str, resource: str, group: str
     )
 
 
-def _not_found(request: Request, status: Status, said: str) -> MusterError:
+def _not_found(request: ApiRequest, status: Status, said: str) -> MusterError:
     details = status.get("details") or {}
     if details.get("kind") == "namespaces":
         return SpecError(
@@ -170,15 +170,15 @@ def _not_found(request: Request, status: Status, said: str) -> MusterError:
     return NotFound(f"{request}: {said}")
 
 
-def _conflict(request: Request, _status: Status, said: str) -> MusterError:
+def _conflict(request: ApiRequest, _status: Status, said: str) -> MusterError:
     return Conflict(f"{request}: {said}")
 
 
-def _expired(request: Request, _status: Status, said: str) -> MusterError:
+def _expired(request: ApiRequest, _status: Status, said: str) -> MusterError:
     return Expired(f"{request}: {said}")
 
 
-def _invalid(request: Request, status: Status, said: str) -> MusterError:
+def _invalid(request: ApiRequest, status: Status, said: str) -> MusterError:
     causes = [
         f"{cause.get('field')}: {cause.get('message')}" for cause in _causes(status) if cause.get("field")
     ]

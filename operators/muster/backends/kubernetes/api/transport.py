@@ -20,7 +20,7 @@ from urllib.parse import urlencode
 
 from muster.backends.kubernetes.api.access import Access
 from muster.backends.kubernetes.api.kinds import Document
-from muster.backends.kubernetes.api.refusals import Request, read_status, refusal
+from muster.backends.kubernetes.api.refusals import ApiRequest, read_status, refusal
 from muster.core.errors import BackendError, Forbidden, MusterError, Unreachable
 from muster.core.patience import Patience
 
@@ -73,7 +73,7 @@ class Transport:
         """Return one over the same connection that goes on asking for so long."""
         return Transport(self._access, patience_seconds=seconds, clock=self._clock, sleep=self._sleep)
 
-    def ask(self, request: Request, **how: Any) -> bytes:
+    def ask(self, request: ApiRequest, **how: Any) -> bytes:
         """Send a request until there is an answer, and return that.
 
         :param how: `query`, `body`, `path` and media types, as in :meth:`_send`.
@@ -96,7 +96,7 @@ class Transport:
 
     def proxied(
         self,
-        request: Request,
+        request: ApiRequest,
         *,
         path: str,
         body: bytes | None = None,
@@ -134,7 +134,7 @@ class Transport:
         """
         try:
             response = self._exchange(
-                Request(verb="get"),
+                ApiRequest(verb="get"),
                 path="/readyz",
                 body=None,
                 content_type=JSON,
@@ -149,7 +149,7 @@ class Transport:
 
     @contextmanager
     def stream(
-        self, request: Request, *, query: Mapping[str, str], silent_seconds: float
+        self, request: ApiRequest, *, query: Mapping[str, str], silent_seconds: float
     ) -> Iterator[BaseHTTPResponse]:
         """Open an answer that is read as it comes, by :meth:`lines`; nothing is asked again.
 
@@ -161,7 +161,7 @@ class Transport:
         finally:
             response.close()
 
-    def lines(self, request: Request, response: BaseHTTPResponse) -> Iterator[bytes]:
+    def lines(self, request: ApiRequest, response: BaseHTTPResponse) -> Iterator[bytes]:
         """Yield an answer's lines as they come.
 
         :raises SilentServer: none came for too long. :raises Unreachable: the connection broke.
@@ -180,7 +180,7 @@ class Transport:
 
     def _send(
         self,
-        request: Request,
+        request: ApiRequest,
         *,
         path: str | None = None,
         query: Mapping[str, str] | None = None,
@@ -206,7 +206,7 @@ class Transport:
 
     def _exchange(
         self,
-        request: Request,
+        request: ApiRequest,
         *,
         path: str,
         body: bytes | None,
@@ -238,7 +238,7 @@ class Transport:
         except (OSError, ValueError) as error:  # a file is gone, a login program fails
             raise Forbidden(f"the credentials for {self.host} cannot be renewed: {error}") from error
 
-    def _away(self, request: Request, error: BaseException) -> MusterError:
+    def _away(self, request: ApiRequest, error: BaseException) -> MusterError:
         cause = _root(error)
         if isinstance(cause, ssl.SSLCertVerificationError):
             return BackendError(

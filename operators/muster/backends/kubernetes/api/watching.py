@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from muster.backends.kubernetes.api.client import Client
 from muster.backends.kubernetes.api.kinds import Document, Kind
 from muster.backends.kubernetes.api.lean import Read, whole
-from muster.backends.kubernetes.api.refusals import Expired, Request, refusal
+from muster.backends.kubernetes.api.refusals import ApiRequest, Expired, refusal
 from muster.backends.kubernetes.api.transport import SilentServer
 from muster.core.errors import BackendError, MusterError
 
@@ -52,7 +52,7 @@ class Change:
     whole: bool = False
 
 
-class Watch:
+class ChangeWatch:
     """The changes of one kind of object in one namespace.
 
     :param labels: a selector, such as ``muster.dev/job``.
@@ -152,7 +152,7 @@ class Watch:
             "labelSelector": self._labels,
             "fieldSelector": self._fields,
         }
-        request = Request(verb="watch", kind=self.kind, namespace=self._namespace)
+        request = ApiRequest(verb="watch", kind=self.kind, namespace=self._namespace)
         given = {name: text for name, text in query.items() if text}
         transport = self._client.transport
         with transport.stream(request, query=given, silent_seconds=SILENT_SECONDS) as response:
@@ -169,7 +169,7 @@ class Watch:
                 self._open = None
 
 
-def _change(request: Request, line: bytes, read: Read) -> Change:
+def _change(request: ApiRequest, line: bytes, read: Read) -> Change:
     """Read one line of a watch. :raises BackendError: it says that the watch has failed, or nothing at all."""
     try:
         event = json.loads(line, object_hook=read)

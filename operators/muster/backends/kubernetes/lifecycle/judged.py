@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass
 
-from muster.backends.capacity import Place
-from muster.backends.kubernetes.state.seen import Seen
+from muster.backends.capacity import QueuePlace
+from muster.backends.kubernetes.state.seen import JobObjects
 from muster.core.status import JobStatus
 
 # Verdicts also depend on how long something has been so; none is in more of a hurry than a hub that looks
@@ -22,9 +22,9 @@ class Basis:
     :param recorded: its status in the ledger.
     """
 
-    seen: Seen
+    seen: JobObjects
     recorded: JobStatus
-    place: Place | None
+    place: QueuePlace | None
 
     def equals(self, other: Basis) -> bool:
         """Whether both are the same: what is seen in a mirror is one object until it changes."""

@@ -60,7 +60,7 @@ class _Wanted:
 
 
 @dataclass
-class _Watch:
+class _GangWatch:
     """What is remembered of one gang. Times are seconds of the clock."""
 
     next: float = 0.0
@@ -119,7 +119,7 @@ class Resizing:
         self._store = store
         self._submitter = submitter
         self._clock = clock
-        self._watches: dict[str, _Watch] = {}
+        self._watches: dict[str, _GangWatch] = {}
         self._looking = threading.Lock()
         self._read: tuple[float, ClusterDocuments] | None = None
         self._let_in: dict[str, tuple[str, float]] = {}
@@ -134,7 +134,7 @@ class Resizing:
         :param job: as its author asked for it.
         :param observed: how it is, with the replicas that it has.
         """
-        watch, now = self._watches.setdefault(job_id, _Watch()), self._clock()
+        watch, now = self._watches.setdefault(job_id, _GangWatch()), self._clock()
         if now < watch.next or not self._looking.acquire(blocking=False):
             return
         try:
@@ -148,7 +148,9 @@ class Resizing:
         finally:
             self._looking.release()
 
-    def _look(self, job: JobSpec, job_id: str, root: Document, observed: ObservedJob, watch: _Watch) -> None:
+    def _look(
+        self, job: JobSpec, job_id: str, root: Document, observed: ObservedJob, watch: _GangWatch
+    ) -> None:
         if root["metadata"].get("deletionTimestamp"):
             watch.wanted = None
             self._submitter.go_on(job, job_id)
@@ -158,7 +160,7 @@ class Resizing:
         if watch.wanted is not None:
             self._make(job, job_id, watch, watch.wanted)
 
-    def _wanted(self, job: JobSpec, job_id: str, observed: ObservedJob, watch: _Watch) -> _Wanted | None:
+    def _wanted(self, job: JobSpec, job_id: str, observed: ObservedJob, watch: _GangWatch) -> _Wanted | None:
         now, replicas = self._clock(), observed.replicas
         queued = observed.state is JobState.QUEUED
         if queued or (observed.state is JobState.PREPARING and len(observed.nodes) < replicas):
@@ -215,7 +217,7 @@ class Resizing:
         except Forbidden:  # then the first look at what waits for room tells more
             return None
 
-    def _make(self, job: JobSpec, job_id: str, watch: _Watch, wanted: _Wanted) -> None:
+    def _make(self, job: JobSpec, job_id: str, watch: _GangWatch, wanted: _Wanted) -> None:
         """Have the ranks stop, and then the gang begin with other replicas."""
         attempt, taken = self._store.attempt(job_id)
         if taken and not self._store.stop(job_id, attempt=attempt) and self._clock() < wanted.until:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from muster.backends.kubernetes.state.faults import fault
-from muster.backends.kubernetes.state.seen import Seen, SeenPod
+from muster.backends.kubernetes.state.seen import JobObjects, SeenPod
 from muster.backends.kubernetes.state.verdicts import first_fault
 from muster.core.errors import StoreError
 from muster.core.going_on import starts_again
@@ -28,7 +28,7 @@ class RestartNotes:
             str, tuple[float, int]
         ] = {}  # since when not all replicas began, and the free restarts by then
 
-    def tell(self, job: JobSpec, job_id: str, seen: Seen) -> None:
+    def tell(self, job: JobSpec, job_id: str, seen: JobObjects) -> None:
         """Tell of the restarts that this one has not told of yet, once it sees what failed.
 
         The cluster may say that it has started a gang again before it says why.
@@ -56,7 +56,7 @@ class RestartNotes:
         self._told.pop(job_id, None)
         self._began.pop(job_id, None)
 
-    def spins(self, job: JobSpec, job_id: str, seen: Seen, *, now: float) -> Verdict | None:
+    def spins(self, job: JobSpec, job_id: str, seen: JobObjects, *, now: float) -> Verdict | None:
         """Return the verdict on a gang that the cluster starts again and again, and that never begins whole.
 
         None of that counts as a restart, so nothing else would end it: its next try has new objects, and Kueue places it

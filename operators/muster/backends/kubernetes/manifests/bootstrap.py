@@ -43,7 +43,7 @@ _ANSWER_SECONDS = 120.0  # the first to ask waits until the checkpoints are copi
 T = TypeVar("T")
 
 
-class Refused(Exception):
+class StartRefused(Exception):
     """Asking again cannot help."""
 
 
@@ -51,7 +51,7 @@ class Busy(OSError):
     """What is asked for is being made: it is worth to ask again for as long as that is said."""
 
 
-class Stale(Exception):
+class StartStale(Exception):
     """The gang has gone on, or ended, without this pod."""
 
 
@@ -67,9 +67,9 @@ def main(told: dict[str, Any]) -> int:
             lambda: fetch(told["url"], told["token"], told["folder"]), until, _place(told["url"])
         )
         _write_orders(told, attempt=fetched)
-    except Refused as error:
+    except StartRefused as error:
         return _end(SPEC_ERROR, str(error))
-    except Stale as error:
+    except StartStale as error:
         return _end(STOPPED, str(error))
     except OSError as error:
         return _end(RANK_LOST, str(error))
@@ -131,7 +131,9 @@ def fetch(url: str, token_file: str, folder: str) -> int:
             raise _refusal(response, url)
         attempt = response.headers["Muster-Attempt"] or ""
         if not attempt.isdigit():
-            raise Refused(f"{_place(url)} is no store service of this release: it does not number attempts")
+            raise StartRefused(
+                f"{_place(url)} is no store service of this release: it does not number attempts"
+            )
         _empty(folder)
         _unpack(response, folder)
         return int(attempt)
@@ -165,10 +167,10 @@ def _refusal(response: http.client.HTTPResponse, url: str) -> Exception:
     if (status, kind) == (503, "Unavailable"):
         return Busy(said)
     if status == 409:
-        return Stale(f"this start of the gang is over (HTTP {status}): {said}")
+        return StartStale(f"this start of the gang is over (HTTP {status}): {said}")
     if status >= 500 or status in _LATER:
         return OSError(f"HTTP {status} {said}")
-    return Refused(f"{_place(url)} {_SHUT.get(status, 'is no store service')} (HTTP {status}): {said}")
+    return StartRefused(f"{_place(url)} {_SHUT.get(status, 'is no store service')} (HTTP {status}): {said}")
 
 
 def _empty(folder: str) -> None:
@@ -189,7 +191,7 @@ def _unpack(response: http.client.HTTPResponse, folder: str) -> None:
     if response.length:
         raise EOFError(f"the bundle ends {response.length} bytes too early")
     if not os.path.isfile(os.path.join(root, "worker.pyz")):
-        raise Refused("the bundle holds no worker.pyz: it is not from a store service of this release")
+        raise StartRefused("the bundle holds no worker.pyz: it is not from a store service of this release")
 
 
 def _extract(archive: tarfile.TarFile, member: tarfile.TarInfo, root: str) -> None:
@@ -197,7 +199,7 @@ def _extract(archive: tarfile.TarFile, member: tarfile.TarInfo, root: str) -> No
     folder = os.path.realpath(os.path.join(root, os.path.dirname(member.name)))
     path = os.path.join(folder, os.path.basename(member.name))
     if member.name.startswith("/") or ".." in member.name.split("/") or not _below(folder, root):
-        raise Refused(f"the bundle holds {member.name!r:.200}, which leads out of its folder")
+        raise StartRefused(f"the bundle holds {member.name!r:.200}, which leads out of its folder")
     os.makedirs(folder, exist_ok=True)
     try:
         if member.isdir():
@@ -207,15 +209,17 @@ def _extract(archive: tarfile.TarFile, member: tarfile.TarInfo, root: str) -> No
         elif member.isreg():
             _write(archive, member, path)
         else:
-            raise Refused(f"the bundle holds {member.name!r:.200}, which is neither file, folder nor link")
+            raise StartRefused(
+                f"the bundle holds {member.name!r:.200}, which is neither file, folder nor link"
+            )
     except FileExistsError as error:
-        raise Refused(f"the bundle holds {member.name!r:.200} twice") from error
+        raise StartRefused(f"the bundle holds {member.name!r:.200} twice") from error
 
 
 def _link(member: tarfile.TarInfo, path: str, root: str) -> None:
     target = os.path.realpath(os.path.join(os.path.dirname(path), member.linkname))
     if member.linkname.startswith("/") or not _below(target, root):
-        raise Refused(f"the bundle's link {member.name!r:.200} leads out of its folder")
+        raise StartRefused(f"the bundle's link {member.name!r:.200} leads out of its folder")
     os.symlink(member.linkname, path)
 
 

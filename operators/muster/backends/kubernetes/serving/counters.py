@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from muster.backends.kubernetes.api.kinds import Document
 from muster.backends.kubernetes.serving.gateway import Gateway
-from muster.backends.kubernetes.serving.replicas import Page, Replicas
+from muster.backends.kubernetes.serving.replicas import MetricsPage, Replicas
 from muster.backends.kubernetes.serving.route import Route
 from muster.backends.releases.figures import added
 from muster.core.deployment import Counts
@@ -30,7 +30,7 @@ class Counters:
         self._gateway = gateway
         self._tally = _Tally()
 
-    def pages(self, pods: Sequence[Document]) -> list[Page]:
+    def pages(self, pods: Sequence[Document]) -> list[MetricsPage]:
         """Ask pods and the Gateway for their pages; leave out a pod that does not answer.
 
         :raises BackendError: the Gateway's cannot be had.
@@ -39,7 +39,7 @@ class Counters:
             self._gateway.look()
         return self._replicas.pages(pods)
 
-    def counted(self, route: Route, pages: Sequence[Page]) -> dict[str, Counts]:
+    def counted(self, route: Route, pages: Sequence[MetricsPage]) -> dict[str, Counts]:
         """Return what each revision of a route has answered; without those with traffic that no page tells of.
 
         :param pages: also those of other deployments.

@@ -16,7 +16,7 @@ from muster.backends.kubernetes.cluster.facts import Cluster
 from muster.backends.kubernetes.cluster.feasibility import check_place
 from muster.backends.kubernetes.serving import names
 from muster.backends.kubernetes.serving.server import PORT, WORKERS, Server, pod
-from muster.backends.kubernetes.site import ClusterSite, Platform
+from muster.backends.kubernetes.site import ClusterSite, PlatformOwner
 from muster.core.errors import Forbidden, SpecError
 
 CONTAINER = "kserve-container"  # KServe looks for it by this name
@@ -159,7 +159,7 @@ SELDON = ServingPlatform(
     service_port=PORT,  # without an orchestrator its Service has the container's own
     release="1.17",
 )
-_PLATFORMS = {Platform.KSERVE: KSERVE, Platform.SELDON: SELDON}
+_PLATFORMS = {PlatformOwner.KSERVE: KSERVE, PlatformOwner.SELDON: SELDON}
 
 
 def platform_of(site: ClusterSite) -> ServingPlatform:

@@ -15,14 +15,14 @@ from muster.backends.kubernetes.serving import names
 from muster.backends.kubernetes.serving.counters import Counters
 from muster.backends.kubernetes.serving.gateway import Gateway
 from muster.backends.kubernetes.serving.kinds import check_platform
-from muster.backends.kubernetes.serving.replicas import Page, Replicas
-from muster.backends.kubernetes.serving.revisions import Look, Revisions
+from muster.backends.kubernetes.serving.replicas import MetricsPage, Replicas
+from muster.backends.kubernetes.serving.revisions import ClusterRevisions, RevisionsSeen
 from muster.backends.kubernetes.serving.route import HISTORY, Notes, Route, drift, shared
 from muster.backends.kubernetes.serving.routes import Routes
 from muster.backends.kubernetes.serving.server import GRPC_PORT, SERVERS, archive
 from muster.backends.kubernetes.serving.tokens import ClientTokens
 from muster.backends.kubernetes.site import ClusterSite
-from muster.backends.releases.book import Entry, live_models, past_models, settle
+from muster.backends.releases.book import BookEntry, live_models, past_models, settle
 from muster.backends.releases.deployments import Deployments
 from muster.backends.releases.figures import if_known
 from muster.backends.releases.platform import Limits, Observed
@@ -84,7 +84,7 @@ class ClusterPlatform:
         self._now = now
         self._sleep = sleep
         self._routes = Routes(quick, site, clock=now, sleep=sleep)
-        self._revisions = Revisions(quick, site, self._survey, maker=client, now=now, sleep=sleep)
+        self._revisions = ClusterRevisions(quick, site, self._survey, maker=client, now=now, sleep=sleep)
         self._replicas = Replicas(quick)
         self._tokens = ClientTokens(quick, site, sleep=sleep)
         page = site.gateway_metrics
@@ -140,7 +140,7 @@ class ClusterPlatform:
         self._routes.check_only(name)
         return Route(name=name, made=self._revisions.newest(name))
 
-    def admit(self, book: Route, entry: Entry) -> None:
+    def admit(self, book: Route, entry: BookEntry) -> None:
         """Refuse a revision that can never run here. Nothing is made.
 
         :raises SpecError: the cluster lacks what serving needs, or refuses the revision's object.
@@ -172,7 +172,7 @@ class ClusterPlatform:
             self._routes.await_taken_up(book.name)
         return written
 
-    def bring_up(self, book: Route, entry: Entry) -> None:  # noqa: ARG002 its entry says all
+    def bring_up(self, book: Route, entry: BookEntry) -> None:  # noqa: ARG002 its entry says all
         """Make the objects of a revision, as far as they do not exist. Do not wait.
 
         :raises BackendError: what was there by its name is still being deleted.
@@ -214,7 +214,7 @@ class ClusterPlatform:
     def observe(self, books: Sequence[Route], *, counts: bool = False) -> list[Observed]:
         """Report what there is of these deployments: four lists however many they are, then each replica's counters."""
         seen = self._revisions.look(books)
-        pages: Sequence[Page] | None = None
+        pages: Sequence[MetricsPage] | None = None
         if counts:
             pods = [pod for route in books for pod in self._revisions.pods_seen(route, seen)]
             pages = if_known(lambda: self._counters.pages(pods))
@@ -227,7 +227,7 @@ class ClusterPlatform:
         """
         return self._counters.counted(book, self._counters.pages(self._revisions.pods(book.name)))
 
-    def ask(self, book: Route, entry: Entry, request: SmokeRequest) -> tuple[Answer, ...]:
+    def ask(self, book: Route, entry: BookEntry, request: SmokeRequest) -> tuple[Answer, ...]:
         """Send one real request to every replica of a revision, past the route, not counted."""
         pods: Sequence[Document] = self._revisions.answering(book.name, entry.name)
         return self._replicas.ask(pods, deployment=book.name, revision=entry.name, request=request)
@@ -278,7 +278,7 @@ class ClusterPlatform:
             percent and not route.shares.get(name) and name in silent for name, percent in shares.items()
         )
 
-    def _observed(self, route: Route, seen: Look, pages: Sequence[Page] | None) -> Observed:
+    def _observed(self, route: Route, seen: RevisionsSeen, pages: Sequence[MetricsPage] | None) -> Observed:
         revisions = self._revisions.statuses(route, seen)
         ready = {one.name for one in revisions if one.ready}
         missing = [entry.name for entry in self._revisions.missing(route, seen)]

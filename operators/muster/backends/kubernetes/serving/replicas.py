@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from muster.backends.kubernetes.api.client import Client
 from muster.backends.kubernetes.api.kinds import POD, Document
-from muster.backends.kubernetes.api.refusals import Request, read_status, refusal
+from muster.backends.kubernetes.api.refusals import ApiRequest, read_status, refusal
 from muster.backends.kubernetes.serving import names
 from muster.backends.kubernetes.serving.server import KEY, LONGEST_REQUEST_SECONDS, PORT
 from muster.backends.releases import inference
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Page:
+class MetricsPage:
     """A page of metrics. :param pod: the uid of the pod that it is from."""
 
     deployment: str
@@ -75,7 +75,7 @@ class Replicas:
         with suppress(DeploymentError, Unreachable):
             self._exchange(pod, "create", _TOKENS, body=tokens, seconds=METRICS_SECONDS)
 
-    def pages(self, pods: Sequence[Document]) -> list[Page]:
+    def pages(self, pods: Sequence[Document]) -> list[MetricsPage]:
         """Return every pod's metrics; one that does not tell them now is left out."""
         return [found for found in _each(pods, self._metrics) if found]
 
@@ -84,18 +84,18 @@ class Replicas:
             verb = "get" if body is None else "create"
             status, data = self._exchange(pod, verb, path, body=body, seconds=LONGEST_REQUEST_SECONDS)
             if status != _OK and (said := inference.told(data)).startswith(_UNREACHED):
-                raise inference.Silent(f"it does not answer: {said.removeprefix(_UNREACHED)}")
+                raise inference.NoAnswer(f"it does not answer: {said.removeprefix(_UNREACHED)}")
             return status, data
 
         return inference.ask(str(pod["metadata"]["name"]), model, request, exchange)
 
-    def _metrics(self, pod: Document) -> Page | None:
+    def _metrics(self, pod: Document) -> MetricsPage | None:
         status, data = self._exchange(pod, "get", "/metrics", seconds=METRICS_SECONDS)
         if status != _OK:
             return None
         metadata = pod["metadata"]
         text = data.decode("utf-8", "replace")
-        return Page(deployment=metadata["labels"][names.DEPLOYMENT], pod=metadata["uid"], text=text)
+        return MetricsPage(deployment=metadata["labels"][names.DEPLOYMENT], pod=metadata["uid"], text=text)
 
     def _exchange(
         self, pod: Document, verb: str, path: str, *, body: bytes | None = None, seconds: float
@@ -103,7 +103,7 @@ class Replicas:
         """Ask a pod. :raises Forbidden: this account may not, which is not the pod's fault."""
         metadata = pod["metadata"]
         name, namespace = f"{metadata['name']}:{PORT}", metadata["namespace"]
-        request = Request(verb=verb, kind=POD, name=name, namespace=namespace, subresource="proxy")
+        request = ApiRequest(verb=verb, kind=POD, name=name, namespace=namespace, subresource="proxy")
         place = POD.path(namespace=namespace, name=name, subresource="proxy")
         status, data = self._transport.proxied(
             request, path=place + path, body=body, seconds=seconds, headers=_own(pod)

@@ -25,9 +25,9 @@ from muster.backends.kubernetes.serving import names
 from muster.backends.kubernetes.serving.kinds import card_classes, platform_of
 from muster.backends.kubernetes.serving.route import Route
 from muster.backends.kubernetes.serving.server import Server, code, grpc_service
-from muster.backends.kubernetes.serving.status import Objects, revision_status
+from muster.backends.kubernetes.serving.status import RevisionObjects, revision_status
 from muster.backends.kubernetes.site import ClusterSite
-from muster.backends.releases.book import Entry, number
+from muster.backends.releases.book import BookEntry, number
 from muster.backends.releases.tokens import new_token
 from muster.core.deployment import Revision
 from muster.core.errors import BackendError, Conflict
@@ -44,17 +44,17 @@ Name = tuple[str, str]
 
 
 @dataclass(frozen=True)
-class Look:
+class RevisionsSeen:
     """What there was of some revisions."""
 
-    revisions: Mapping[Name, Objects]
+    revisions: Mapping[Name, RevisionObjects]
 
-    def of(self, deployment: str, revision: str) -> Objects:
+    def of(self, deployment: str, revision: str) -> RevisionObjects:
         """The objects of a revision; none where there are none."""
-        return self.revisions.get((deployment, revision), Objects())
+        return self.revisions.get((deployment, revision), RevisionObjects())
 
 
-class Revisions:
+class ClusterRevisions:
     """The revisions of one namespace's deployments. Safe to share between threads.
 
     :param maker: what makes them: a webhook of the platform's may be away for as long as it takes to start.
@@ -79,7 +79,7 @@ class Revisions:
         self._now = now
         self._sleep = sleep
 
-    def rehearse(self, live: Entry) -> None:
+    def rehearse(self, live: BookEntry) -> None:
         """Have a revision checked by the API server and the platform's webhooks, and make nothing.
 
         :raises SpecError: one of them refuses it. :raises Forbidden: this account may not make what it needs.
@@ -92,7 +92,7 @@ class Revisions:
             with suppress(Conflict):  # it is there
                 self._maker.create(document, dry_run=True)
 
-    def make(self, live: Entry) -> None:
+    def make(self, live: BookEntry) -> None:
         """Make what there is not of a revision: its one object, the code that its pods wait for, and a Service of gRPC.
 
         :raises BackendError: what was there of it is being deleted, or another object has a name that it needs.
@@ -133,10 +133,10 @@ class Revisions:
             else:
                 return
 
-    def _has_grpc_service(self, live: Entry) -> bool:
+    def _has_grpc_service(self, live: BookEntry) -> bool:
         return bool(live.spec.grpc and self._site.gateway)
 
-    def without_grpc_service(self, route: Route) -> list[Entry]:
+    def without_grpc_service(self, route: Route) -> list[BookEntry]:
         """Return the revisions of a route that answer gRPC, and of which the Service for it is gone."""
         place, names_of = self._site.namespace, names.revision_name
         return [
@@ -157,7 +157,7 @@ class Revisions:
         """What the platform makes a revision of: ``InferenceService``."""
         return self._platform.kind.name
 
-    def missing(self, route: Route, seen: Look) -> list[Entry]:
+    def missing(self, route: Route, seen: RevisionsSeen) -> list[BookEntry]:
         """Return the revisions that a route gives traffic to or keeps, and of which the one object is gone."""
         named = {*route.shares, *(route.given or ())}
         return [
@@ -166,12 +166,12 @@ class Revisions:
             if live.name in named and seen.of(route.name, live.name).service is None
         ]
 
-    def look(self, routes: Iterable[Route]) -> Look:
+    def look(self, routes: Iterable[Route]) -> RevisionsSeen:
         """Return the objects of every revision of some routes."""
         there = [(route.name, live.name) for route in routes for live in route.live]
         return _look(self._client, there, kind=self._platform.kind, namespace=self._site.namespace)
 
-    def statuses(self, route: Route, seen: Look | None = None) -> tuple[Revision, ...]:
+    def statuses(self, route: Route, seen: RevisionsSeen | None = None) -> tuple[Revision, ...]:
         """Return the status of every revision of a route, newest first. :param seen: by a look just now."""
         seen, now, release = seen or self.look([route]), self._now(), route.release
         taken_back = release.revision if release and release.failed else None
@@ -200,7 +200,7 @@ class Revisions:
     def _pods(self, wanted: Mapping[str, str]) -> tuple[Document, ...]:
         return self._client.find(POD, namespace=self._site.namespace, labels=selector(wanted))
 
-    def pods_seen(self, route: Route, seen: Look) -> list[Document]:
+    def pods_seen(self, route: Route, seen: RevisionsSeen) -> list[Document]:
         """Return the pods of a route's revisions that can be asked, as a look found them."""
         there = (pod for live in route.live for pod in seen.of(route.name, live.name).pods)
         return [pod for pod in there if _can_be_asked(pod)]
@@ -251,7 +251,7 @@ class Revisions:
         wanted = selector(names.of_deployment(name))
         return self._client.find(kind, namespace=self._site.namespace, labels=wanted, heads=True)
 
-    def _server(self, live: Entry) -> Server:
+    def _server(self, live: BookEntry) -> Server:
         classes = card_classes(self._survey.cluster())
         key = new_token() if live.spec.guarded else ""  # its pods tell it again: see .replicas
         return Server(spec=live.spec, revision=live.name, site=self._site, gpu_classes=classes, key=key)
@@ -275,7 +275,7 @@ def _can_be_asked(pod: Document) -> bool:
     return not pod["metadata"].get("deletionTimestamp") and bool((pod.get("status") or {}).get("podIP"))
 
 
-def _look(client: Client, revisions: Collection[Name], *, kind: Kind, namespace: str) -> Look:
+def _look(client: Client, revisions: Collection[Name], *, kind: Kind, namespace: str) -> RevisionsSeen:
     """Return what there is of revisions now.
 
     :param kind: what the serving platform makes one of.
@@ -284,7 +284,7 @@ def _look(client: Client, revisions: Collection[Name], *, kind: Kind, namespace:
         names.service_name(names.revision_name(*each, namespace=namespace)): each for each in revisions
     }
     if not services:
-        return Look({})
+        return RevisionsSeen({})
     deployments = sorted({deployment for deployment, _ in revisions})
     ours, theirs = (
         f"{label} in ({','.join(wanted)})"
@@ -302,11 +302,11 @@ def _look(client: Client, revisions: Collection[Name], *, kind: Kind, namespace:
             of = services[labels[_SERVICE]] if each is ENDPOINT_SLICE else own
             if of in found:
                 found[of].setdefault(each, []).append(document)
-    return Look({name: _objects(kind, kinds) for name, kinds in found.items()})
+    return RevisionsSeen({name: _objects(kind, kinds) for name, kinds in found.items()})
 
 
-def _objects(kind: Kind, found: Mapping[Kind, list[Document]]) -> Objects:
-    return Objects(
+def _objects(kind: Kind, found: Mapping[Kind, list[Document]]) -> RevisionObjects:
+    return RevisionObjects(
         service=_only(found.get(kind)),
         workload=_only(found.get(DEPLOYMENT)),
         slices=tuple(found.get(ENDPOINT_SLICE, ())),

@@ -17,7 +17,7 @@ from muster.backends.kubernetes.serving import edits, names
 from muster.backends.kubernetes.serving.kinds import platform_of
 from muster.backends.kubernetes.serving.server import GRPC_PORT, PORT, grpc_port
 from muster.backends.kubernetes.site import ClusterSite
-from muster.backends.releases.book import Book, Entry
+from muster.backends.releases.book import Book, BookEntry
 from muster.core.deployment import Release, Revision
 from muster.core.errors import BackendError, Corrupt, SpecError
 from muster.core.wire import dumps, loads
@@ -45,7 +45,7 @@ class Notes:
     last: int = 0
     writes: int = 0
     moved: float = 0.0
-    live: tuple[Entry, ...] = ()
+    live: tuple[BookEntry, ...] = ()
     over: tuple[Revision, ...] = ()
     kept: tuple[str, ...] = ()
     release: Release | None = None

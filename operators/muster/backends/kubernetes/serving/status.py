@@ -16,7 +16,7 @@ from typing import Any
 from muster.backends.kubernetes.api.kinds import Document
 from muster.backends.kubernetes.cluster.facts import condition, holds
 from muster.backends.kubernetes.serving.kinds import ServingPlatform
-from muster.backends.releases.book import Entry
+from muster.backends.releases.book import BookEntry
 from muster.core.deployment import Revision, RevisionState
 from muster.core.text import one_line
 
@@ -31,7 +31,7 @@ _STUCK = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Objects:
+class RevisionObjects:
     """The objects of one revision.
 
     :param service: what its platform made it of, an InferenceService; None where there is none.
@@ -51,8 +51,8 @@ class Objects:
 
 
 def revision_status(
-    live: Entry,
-    objects: Objects,
+    live: BookEntry,
+    objects: RevisionObjects,
     *,
     platform: ServingPlatform,
     percent: int | None,
@@ -95,7 +95,7 @@ def revision_status(
     )
 
 
-def _fault(live: Entry, objects: Objects, *, restarts: int, ready: int, now: float) -> str:
+def _fault(live: BookEntry, objects: RevisionObjects, *, restarts: int, ready: int, now: float) -> str:
     """Why a revision that never had traffic will not do: it ends by itself, or takes too long."""
     if restarts:
         return f"it ended {restarts} time{'s' if restarts > 1 else ''} before it had any traffic"
@@ -113,7 +113,7 @@ def _made(pod: Document) -> float:
     return datetime.fromisoformat(text).timestamp() if text else 0.0
 
 
-def _available(objects: Objects, platform: ServingPlatform) -> int:
+def _available(objects: RevisionObjects, platform: ServingPlatform) -> int:
     """How many replicas platform and Deployment hold for available; none while either is behind."""
     if objects.service is None or objects.workload is None or not holds(objects.service, platform.condition):
         return 0
@@ -145,7 +145,7 @@ def _containers(pod: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return list((pod.get("status") or {}).get("containerStatuses") or ())
 
 
-def _waits_for(objects: Objects, platform: ServingPlatform) -> str:
+def _waits_for(objects: RevisionObjects, platform: ServingPlatform) -> str:
     """What keeps a revision from being ready, as the lowest object tells it."""
     if objects.service is None:
         return f"its {platform.kind.name} is not there: it is about to be made, or was deleted"
@@ -182,7 +182,7 @@ def _pod_waits_for(pod: Document) -> str:
     return ""
 
 
-def _last_end(objects: Objects) -> str:
+def _last_end(objects: RevisionObjects) -> str:
     """How a container ended last."""
     for pod in objects.present:
         for each in _containers(pod):

@@ -8,8 +8,18 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 
-from muster.backends.capacity import Cards, Gpus, Held, Line, Part, Place, Queues, Share, Waiting
-from muster.backends.forecast import Outlook
+from muster.backends.capacity import (
+    Cards,
+    Gpus,
+    HeldResources,
+    Line,
+    Part,
+    QueuePlace,
+    Queues,
+    Share,
+    WaitingJob,
+)
+from muster.backends.forecast import Competition
 from muster.backends.kubernetes.api.client import Client
 from muster.backends.kubernetes.api.kinds import (
     CLUSTER_QUEUE,
@@ -43,7 +53,7 @@ from muster.backends.kubernetes.state.queueing import (
     unplaced,
     waiting,
 )
-from muster.backends.kubernetes.state.seen import Seen
+from muster.backends.kubernetes.state.seen import JobObjects
 from muster.core.errors import BackendError, Forbidden, MusterError
 from muster.core.job import NORMAL, JobSpec
 from muster.core.names import check_job_id
@@ -118,7 +128,7 @@ class ClusterCapacity:
             found = waiting(workloads, owners=_all(heads), places=places, flavors=flavors)
             return Queues(lines=_lines(local.result(), workloads, found), waiting=found)
 
-    def outlook(self, jobs: Sequence[JobSpec] = (), *, found: ClusterDocuments | None = None) -> Outlook:
+    def outlook(self, jobs: Sequence[JobSpec] = (), *, found: ClusterDocuments | None = None) -> Competition:
         """Return the quotas and cards here, what holds them and what waits for them.
 
         :param found: what was read a moment ago; it is read now unless given.
@@ -161,10 +171,10 @@ class ClusterCapacity:
         """Return a job's pods that have a node and have not ended, those of the start that counts."""
         wanted = selector({JOB_LABEL: check_job_id(job_id)})
         pods = self._client.find(POD, namespace=self._namespace, labels=wanted, fields=_NOT_ENDED)
-        placed = [pod for pod in Seen(pods=pods).replicas() if pod.node and not pod.deleting]
+        placed = [pod for pod in JobObjects(pods=pods).replicas() if pod.node and not pod.deleting]
         return tuple(Part(name=pod.replica, process=f"pod {pod.name}", node=pod.node) for pod in placed)
 
-    def held(self, job_ids: Collection[str]) -> Mapping[str, tuple[Held, ...]]:
+    def held(self, job_ids: Collection[str]) -> Mapping[str, tuple[HeldResources, ...]]:
         """Return what the pods of these jobs have, by node: one request for all jobs."""
         cards: dict[str, Counter[str]] = {}
         for pod in self._our_pods() if job_ids else ():
@@ -172,7 +182,7 @@ class ClusterCapacity:
             if job_id in job_ids and node and "deletionTimestamp" not in pod["metadata"]:
                 cards.setdefault(job_id, Counter())[node] += cards_of(pod, self._resource)
         return {
-            job_id: tuple(Held(node=node, gpus=count) for node, count in sorted(nodes.items()))
+            job_id: tuple(HeldResources(node=node, gpus=count) for node, count in sorted(nodes.items()))
             for job_id, nodes in cards.items()
         }
 
@@ -195,7 +205,7 @@ class ClusterCapacity:
     def _our_pods(self) -> Sequence[Document]:
         return self._client.find(POD, namespace=self._namespace, labels=JOB_LABEL, fields=_NOT_ENDED)
 
-    def _places(self, queue: str, length: int) -> dict[str, Place]:
+    def _places(self, queue: str, length: int) -> dict[str, QueuePlace]:
         """Return the places in a queue as Kueue tells them; none where it does not.
 
         :param length: how many wait in it: Kueue tells of a thousand if it is not asked for more.
@@ -234,7 +244,7 @@ def _with_reserved(classes: Iterable[Cards], owned: Iterable[Share]) -> tuple[Ca
 
 
 def _lines(
-    queues: Iterable[Document], workloads: Iterable[Document], waits: Iterable[Waiting]
+    queues: Iterable[Document], workloads: Iterable[Document], waits: Iterable[WaitingJob]
 ) -> tuple[Line, ...]:
     before = Counter(each.queue for each in waits)
     inside = Counter(queue_of(each) for each in workloads if runs(each))

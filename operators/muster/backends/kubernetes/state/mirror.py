@@ -9,10 +9,10 @@ from typing import Any
 from muster.backends.kubernetes.api.client import Client
 from muster.backends.kubernetes.api.kinds import EVENT, JOB, JOB_SET, POD, POD_GROUP, WORKLOAD, Document, Kind
 from muster.backends.kubernetes.api.lean import Read, lean
-from muster.backends.kubernetes.api.watching import Change, Watch
+from muster.backends.kubernetes.api.watching import Change, ChangeWatch
 from muster.backends.kubernetes.labels import INDEX, ROLE
 from muster.backends.kubernetes.labels import JOB as JOB_LABEL
-from muster.backends.kubernetes.state.seen import Seen, uid_of
+from muster.backends.kubernetes.state.seen import JobObjects, uid_of
 from muster.core.errors import Unreachable
 
 # Workloads carry no label of ours, and events none at all: they are found by what they are about.
@@ -53,10 +53,10 @@ class Mirror:
         self._lock = threading.Condition()
         self._groups: dict[_Key, dict[str, Document]] = {}  # by what they belong to, then by uid
         self.job_of: dict[str, str] = {}  # by uid of its object
-        self._seen: dict[str, Seen] = {}  # by job, until something of it changes
+        self._seen: dict[str, JobObjects] = {}  # by job, until something of it changes
         self._workloads: tuple[Document, ...] | None = None  # likewise
         self._watches = {
-            kind: Watch(client, kind, namespace=namespace, read=read(kind), **_SELECTORS[kind])
+            kind: ChangeWatch(client, kind, namespace=namespace, read=read(kind), **_SELECTORS[kind])
             for kind in kinds
         }
         self._unread = set(self._watches)
@@ -83,7 +83,7 @@ class Mirror:
                 missing = ", ".join(sorted(kind.plural for kind in self._unread))
                 raise Unreachable(f"the cluster's {missing} could not be read for {timeout_seconds:g} s")
 
-    def seen(self, job_id: str) -> Seen:
+    def seen(self, job_id: str) -> JobObjects:
         """Return what there is of a job now: the same object as before where nothing of it has changed."""
         with self._lock:
             if job_id not in self._seen:
@@ -91,7 +91,7 @@ class Mirror:
                 about = [
                     each for one in own for each in self._groups.get(("about", uid_of(one)), {}).values()
                 ]
-                found = Seen.of([*own, *about])
+                found = JobObjects.of([*own, *about])
                 if not own:  # not kept: nothing would ever remove it
                     return found
                 self._seen[job_id] = found
@@ -113,7 +113,7 @@ class Mirror:
                 self._workloads = tuple(self._all(WORKLOAD))
             return self._workloads
 
-    def _follow(self, kind: Kind, watch: Watch) -> None:
+    def _follow(self, kind: Kind, watch: ChangeWatch) -> None:
         for change in watch.changes():
             with self._lock:
                 self._apply(kind, change)

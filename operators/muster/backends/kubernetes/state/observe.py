@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
-from muster.backends.capacity import Place
+from muster.backends.capacity import QueuePlace
 from muster.backends.kubernetes.cluster.facts import Flavor, condition, holds
 from muster.backends.kubernetes.labels import GPU_CLASS
-from muster.backends.kubernetes.state.seen import Seen, SeenPod
+from muster.backends.kubernetes.state.seen import JobObjects, SeenPod
 from muster.core.job import JobSpec
 from muster.core.status import JobState, JobStatus
 from muster.core.text import one_line
@@ -63,7 +63,11 @@ class ObservedJob:
 
 
 def observe(
-    seen: Seen, job: JobSpec, *, place: Place | None = None, flavors: Mapping[str, Flavor] | None = None
+    seen: JobObjects,
+    job: JobSpec,
+    *,
+    place: QueuePlace | None = None,
+    flavors: Mapping[str, Flavor] | None = None,
 ) -> ObservedJob:
     """Say how a job is. Why it ended without success, :func:`~.verdicts.verdict` says.
 
@@ -102,10 +106,10 @@ def _started(pods: Sequence[SeenPod]) -> float | None:
 
 
 def _state(
-    seen: Seen,
+    seen: JobObjects,
     job: JobSpec,
     pods: Sequence[SeenPod],
-    place: Place | None,
+    place: QueuePlace | None,
     flavors: Mapping[str, Flavor] | None,
 ) -> tuple[JobState, str]:
     if seen.root is None:
@@ -173,7 +177,9 @@ def _of_pod(pod: SeenPod) -> tuple[int, str]:
     return 3, f"{where} is being set up"
 
 
-def _waits(workload: Mapping[str, Any], place: Place | None, flavors: Mapping[str, Flavor] | None) -> str:
+def _waits(
+    workload: Mapping[str, Any], place: QueuePlace | None, flavors: Mapping[str, Flavor] | None
+) -> str:
     """Say why Kueue holds a job back, and where in the queue it is."""
     at = f", place {place.number} of {place.of}" if place else ""
     return f"in queue {workload['spec'].get('queueName') or '?'}{at}: {waits_for(workload, flavors)}"

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from muster.backends.forecast import Amounts, Demand, Outlook
+from muster.backends.forecast import Amounts, Competition, Demand
 from muster.backends.kubernetes.cluster.facts import Flavor, Node, condition, limits_of, quotas
 from muster.backends.kubernetes.cluster.quantities import (
     CPU,
@@ -85,7 +85,7 @@ def wanted_of(job: JobSpec, *, resource: str) -> tuple[PodNeeds, ...]:
 
 def with_queues(
     found: ClusterDocuments, jobs: Iterable[tuple[JobSpec, str, int]], *, resource: str
-) -> Outlook:
+) -> Competition:
     """Return the outlook of a cluster with Kueue.
 
     :param jobs: each with the LocalQueue that it would wait in, and its priority.
@@ -93,7 +93,7 @@ def with_queues(
     places, titles = _Places(found), _titles(found.roots)
     running = [_admitted(each, places, titles) for each in found.workloads if runs(each)]
     waiting = [_held(each, places, titles) for each in held(found.workloads) if _is_active(each)]
-    return Outlook(
+    return Competition(
         pools=places.pools,
         running=(*running, *places.others(running)),
         waiting=tuple(waiting),
@@ -114,7 +114,7 @@ def with_queues(
     )
 
 
-def without_queues(found: ClusterDocuments, jobs: Iterable[JobSpec], *, resource: str) -> Outlook:
+def without_queues(found: ClusterDocuments, jobs: Iterable[JobSpec], *, resource: str) -> Competition:
     """Return the outlook of a cluster where the scheduler alone decides."""
     nodes = [Node.of(each) for each in found.nodes or ()]
     pools = _of_nodes(nodes, every=True)
@@ -123,7 +123,7 @@ def without_queues(found: ClusterDocuments, jobs: Iterable[JobSpec], *, resource
         by_job.setdefault(pod["metadata"]["labels"][JOB], []).append(pod)
     titles = _titles(found.roots)
     demands = [_of_pods(job_id, pods, nodes, titles) for job_id, pods in by_job.items()]
-    return Outlook(
+    return Competition(
         pools=pools,
         running=tuple(each for each in demands if each.started is not None),
         waiting=tuple(each for each in demands if each.started is None),

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from muster.backends.capacity import NO_CLASS, Cards, Gpus, Place, Share, Waiting
+from muster.backends.capacity import NO_CLASS, Cards, Gpus, QueuePlace, Share, WaitingJob
 from muster.backends.kubernetes.cluster.facts import Flavor, Node, condition, holds, quotas
 from muster.backends.kubernetes.cluster.quantities import PODS, pod_requests, quantity, times, total
 from muster.backends.kubernetes.labels import JOB, NAME, QUEUE
@@ -112,9 +112,9 @@ def waiting(
     workloads: Iterable[Mapping[str, Any]],
     *,
     owners: Iterable[Mapping[str, Any]] = (),
-    places: Mapping[str, Place] | None = None,
+    places: Mapping[str, QueuePlace] | None = None,
     flavors: Mapping[str, Flavor] | None = None,
-) -> tuple[Waiting, ...]:
+) -> tuple[WaitingJob, ...]:
     """Return what waits, queue by queue, the next to leave it first.
 
     :param owners: the JobSets and Jobs that the workloads stand for; they say which job each is.
@@ -147,13 +147,13 @@ def queue_of(workload: Mapping[str, Any]) -> str:
 def _waiting(
     workload: Mapping[str, Any],
     heads: Mapping[str, Mapping[str, Any]],
-    places: Mapping[str, Place],
+    places: Mapping[str, QueuePlace],
     why: str,
-) -> Waiting:
+) -> WaitingJob:
     metadata, spec = workload["metadata"], workload["spec"]
     owner: Mapping[str, Any] = next(iter(metadata.get("ownerReferences") or ()), {})
     head = heads.get(str(owner.get("uid")), {})
-    return Waiting(
+    return WaitingJob(
         name=owner.get("name") or metadata["name"],
         namespace=metadata["namespace"],
         queue=queue_of(workload),
@@ -175,13 +175,13 @@ def _needs(spec: Mapping[str, Any]) -> dict[str, float]:
     return {name: amount for name, amount in wanted.items() if name != PODS}
 
 
-def _order(each: Waiting) -> tuple[object, ...]:
+def _order(each: WaitingJob) -> tuple[object, ...]:
     return each.namespace, each.queue, each.place.number if each.place else 0, -each.priority, each.since
 
 
 def unplaced(
     pods: Iterable[Mapping[str, Any]], *, owners: Iterable[Mapping[str, Any]] = ()
-) -> tuple[Waiting, ...]:
+) -> tuple[WaitingJob, ...]:
     """Return the jobs that wait for nodes where no queue holds them: those of whose pods none has one.
 
     :param pods: of our jobs, those that have not ended. :param owners: their JobSets and Jobs.
@@ -198,10 +198,10 @@ def unplaced(
     return tuple(sorted(waits, key=_order))
 
 
-def _without_node(pods: Sequence[Mapping[str, Any]], head: Mapping[str, Any]) -> Waiting:
+def _without_node(pods: Sequence[Mapping[str, Any]], head: Mapping[str, Any]) -> WaitingJob:
     said = (condition(pod, "PodScheduled").get("message") for pod in pods)
     needs = total(pod_requests(pod["spec"]) for pod in pods)
-    return Waiting(
+    return WaitingJob(
         name=head["name"],
         namespace=head["namespace"],
         queue="",
@@ -214,7 +214,7 @@ def _without_node(pods: Sequence[Mapping[str, Any]], head: Mapping[str, Any]) ->
     )
 
 
-def reckoned_places(workloads: Iterable[Mapping[str, Any]]) -> dict[str, Place]:
+def reckoned_places(workloads: Iterable[Mapping[str, Any]]) -> dict[str, QueuePlace]:
     """Return the place of each waiting workload in its LocalQueue, by ``NAMESPACE/NAME``: priority, then age.
 
     Ages are whole seconds: of those made in the same one only Kueue knows the order. What is in no queue has none.
@@ -223,11 +223,11 @@ def reckoned_places(workloads: Iterable[Mapping[str, Any]]) -> dict[str, Place]:
     for each in held(workloads):
         if queue := queue_of(each):
             queues.setdefault((each["metadata"]["namespace"], queue), []).append(each)
-    found: dict[str, Place] = {}
+    found: dict[str, QueuePlace] = {}
     for waits in queues.values():
         waits.sort(key=_rank)
         for number, each in enumerate(waits, start=1):
-            found[_name(each)] = Place(number=number, of=len(waits))
+            found[_name(each)] = QueuePlace(number=number, of=len(waits))
     return found
 
 
@@ -243,10 +243,12 @@ def _rank(workload: Mapping[str, Any]) -> tuple[object, ...]:
     return -int(workload["spec"].get("priority") or 0), age, metadata["name"]
 
 
-def asked_places(summary: Mapping[str, Any]) -> dict[str, Place]:
+def asked_places(summary: Mapping[str, Any]) -> dict[str, QueuePlace]:
     """Return places by ``NAMESPACE/NAME`` as Kueue's visibility server tells them.
 
     :param summary: what it serves as ``localqueues/NAME/pendingworkloads``.
     """
     items = summary.get("items") or ()
-    return {_name(each): Place(number=int(each["positionInLocalQueue"]) + 1, of=len(items)) for each in items}
+    return {
+        _name(each): QueuePlace(number=int(each["positionInLocalQueue"]) + 1, of=len(items)) for each in items
+    }

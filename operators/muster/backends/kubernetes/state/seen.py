@@ -15,7 +15,7 @@ from muster.core.job import JobSpec
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seen:
+class JobObjects:
     """The objects of one job.
 
     :param root: the JobSet, or the Job of a job that has one pod; None where there is none any more.
@@ -31,7 +31,7 @@ class Seen:
     events: tuple[Document, ...] = ()
 
     @classmethod
-    def of(cls, documents: Iterable[Document]) -> Seen:
+    def of(cls, documents: Iterable[Document]) -> JobObjects:
         """Sort a job's objects by kind; of several Workloads the newest counts."""
         found: dict[str, list[Document]] = {}
         for document in documents:

@@ -15,7 +15,7 @@ from muster.backends.kubernetes.labels import selector
 from muster.backends.kubernetes.site import ClusterSite
 from muster.backends.kubernetes.state.mirror import Mirror
 from muster.backends.kubernetes.state.roots import root_kinds
-from muster.backends.kubernetes.state.seen import Seen, uid_of
+from muster.backends.kubernetes.state.seen import JobObjects, uid_of
 from muster.core.errors import Forbidden, Unreachable
 from muster.core.job import JobSpec
 
@@ -89,23 +89,23 @@ class Sight:
                 self._mirror.close()
                 self._mirror = None
 
-    def seen(self, job: JobSpec, job_id: str) -> Seen:
+    def seen(self, job: JobSpec, job_id: str) -> JobObjects:
         """Return what there is of a job: without a request where it is followed."""
         mirror = self._mirror  # another thread may close it
         return self.asked(job, job_id) if mirror is None else mirror.seen(job_id)
 
-    def asked(self, job: JobSpec, job_id: str) -> Seen:
+    def asked(self, job: JobSpec, job_id: str) -> JobObjects:
         """Return what the API server says there is of a job; and pods that ended badly, if they were seen before."""
         of_job = selector({JOB_LABEL: job_id})
         kinds = self._survey.kinds()
         found: list[Document] = []
         for kind in {*root_kinds(job), JOB, POD, POD_GROUP} & {*kinds}:
             found += self._find(kind, labels=of_job)
-        root = Seen.of(found).root
+        root = JobObjects.of(found).root
         if root is not None and WORKLOAD in kinds:
             found += self._find(WORKLOAD, labels=selector({_OWNER_UID: root["metadata"]["uid"]}))
         found += self._events({uid_of(each) for each in found})
-        return Seen.of([*found, *self._ended_badly(job_id, {uid_of(each) for each in found})])
+        return JobObjects.of([*found, *self._ended_badly(job_id, {uid_of(each) for each in found})])
 
     def roots(self) -> Sequence[Document]:
         """Return the JobSets and Jobs of all our jobs, but for those that a JobSet owns: they go with it."""

@@ -10,7 +10,7 @@ from muster.backends.kubernetes.cluster.facts import Cluster, condition
 from muster.backends.kubernetes.cluster.quantities import fits, quantity, shown, times
 from muster.backends.kubernetes.state.faults import SEE_POD, overfull
 from muster.backends.kubernetes.state.observe import plain_reason, usable
-from muster.backends.kubernetes.state.seen import Container, Seen, SeenEvent, SeenPod, seconds, uid_of
+from muster.backends.kubernetes.state.seen import Container, JobObjects, SeenEvent, SeenPod, seconds, uid_of
 from muster.core.advice import advice_on
 from muster.core.job import JobSpec
 from muster.core.verdict import Cause, Verdict
@@ -67,7 +67,7 @@ _MISSING = re.compile(r"secret|configmap|runAsNonRoot|non-root|couldn't find key
 _SYNC = re.compile(r"failed to sync \w+ cache", re.IGNORECASE)  # the kubelet's own, of a Secret that is there
 
 
-def stuck(seen: Seen, job: JobSpec, *, now: float, cluster: Cluster | None = None) -> Verdict | None:
+def stuck(seen: JobObjects, job: JobSpec, *, now: float, cluster: Cluster | None = None) -> Verdict | None:
     """Return why a job that has not ended can never go on; None where it may.
 
     :param now: seconds since the epoch, by a clock like the API server's.
@@ -148,7 +148,7 @@ def _deactivated(said: str) -> Verdict:
     )
 
 
-def _events(seen: Seen, job: JobSpec, events: Sequence[SeenEvent], now: float) -> Verdict | None:
+def _events(seen: JobObjects, job: JobSpec, events: Sequence[SeenEvent], now: float) -> Verdict | None:
     pods = {pod.name: pod for pod in seen.read_pods}
     owners = {pod.owner for pod in pods.values()}
     for event in events:
@@ -183,7 +183,7 @@ def _is_not_admitted(event: SeenEvent, now: float) -> bool:
     return refused and "exceeded quota" not in event.said and now - event.first > SETTLE_SECONDS
 
 
-def _never_within_quota(seen: Seen, event: SeenEvent) -> str:
+def _never_within_quota(seen: JobObjects, event: SeenEvent) -> str:
     """Say why a Job's pods will never all be there: a gang holds what it has, and waits for the rest."""
     makers = (*seen.jobs, *([seen.root] if seen.root else []))
     maker = next((each for each in makers if uid_of(each) == event.about), None)
@@ -192,7 +192,7 @@ def _never_within_quota(seen: Seen, event: SeenEvent) -> str:
     return never_within(event.said, pods=int(maker["spec"].get("parallelism") or 1))
 
 
-def _not_mounted(seen: Seen, events: Sequence[SeenEvent], now: float) -> Verdict | None:
+def _not_mounted(seen: JobObjects, events: Sequence[SeenEvent], now: float) -> Verdict | None:
     """Find a pod whose volumes its node has failed to mount for long, and still fails: once means nothing."""
     waiting = {pod.name: pod for pod in seen.replicas() if pod.node and not _is_set_up(pod)}
     for event in events:
@@ -271,7 +271,7 @@ def _config(pod: SeenPod, container: Container, waited: float) -> Verdict | None
     )
 
 
-def _group(seen: Seen, pod: SeenPod, now: float) -> Verdict | None:
+def _group(seen: JobObjects, pod: SeenPod, now: float) -> Verdict | None:
     """Look for the PodGroup ourselves: its pods wait for it with no condition and no event at all."""
     if not pod.group or seen.pod_group is not None or pod.node or now - pod.created <= SETTLE_SECONDS:
         return None

@@ -12,7 +12,7 @@ from muster.backends.kubernetes.cluster.feasibility import check_nodes, pod_sets
 from muster.backends.kubernetes.manifests.gangs import KEPT_SECONDS
 from muster.backends.kubernetes.state.faults import POD_CAUSES, PodFault, fault, pod_advice
 from muster.backends.kubernetes.state.observe import completed, failed, failure
-from muster.backends.kubernetes.state.seen import Seen, seconds
+from muster.backends.kubernetes.state.seen import JobObjects, seconds
 from muster.backends.kubernetes.state.stuck import SETTLE_SECONDS, stuck
 from muster.core.advice import advice_on
 from muster.core.errors import CannotSchedule
@@ -25,7 +25,7 @@ _DISRUPTED = re.compile(r"Pod (\S+) has condition (?:DisruptionTarget|Terminated
 
 
 def verdict(
-    seen: Seen,
+    seen: JobObjects,
     job: JobSpec,
     *,
     now: float,
@@ -123,7 +123,7 @@ def vanished(job_id: str, *, age_seconds: float) -> Verdict:
     )
 
 
-def _failed(seen: Seen, job: JobSpec) -> Verdict:
+def _failed(seen: JobObjects, job: JobSpec) -> Verdict:
     deadline = next((each for each in _failures(seen) if each.get("reason") == "DeadlineExceeded"), None)
     if deadline is not None:
         return Verdict(
@@ -135,7 +135,7 @@ def _failed(seen: Seen, job: JobSpec) -> Verdict:
     return found or _told(seen)
 
 
-def _hopeless(seen: Seen, job: JobSpec) -> Verdict | None:
+def _hopeless(seen: JobObjects, job: JobSpec) -> Verdict | None:
     faults = [fault(pod, job) for pod in seen.read_pods]
     return first_fault([each for each in faults if each is not None and each.hopeless])
 
@@ -147,14 +147,14 @@ def first_fault(faults: Sequence[PodFault]) -> Verdict | None:
     return first_of([each.verdict for each in memory or in_order])
 
 
-def _failures(seen: Seen) -> list[Mapping[str, Any]]:
+def _failures(seen: JobObjects) -> list[Mapping[str, Any]]:
     """The conditions that say why the job's Jobs have failed, the first to fail first, then its root's."""
     jobs = [condition(each, "Failed") for each in seen.jobs if holds(each, "Failed")]
     jobs.sort(key=lambda each: str(each.get("lastTransitionTime")))
     return [*jobs, *([failure(seen.root)] if seen.root else [])]
 
 
-def _told(seen: Seen) -> Verdict:
+def _told(seen: JobObjects) -> Verdict:
     """Judge by what the controllers wrote down, where no pod is left to ask."""
     said = [str(each.get("message") or "") for each in _failures(seen)]
     for message in said:
@@ -182,7 +182,7 @@ def _again(found: Verdict, *, restarts: int) -> Verdict:
     return replace(found, message=f"{found.message} (it was started again {times})")
 
 
-def _no_node(seen: Seen, job: JobSpec, *, now: float, cluster: Cluster | None) -> Verdict | None:
+def _no_node(seen: JobObjects, job: JobSpec, *, now: float, cluster: Cluster | None) -> Verdict | None:
     """See whether pods that no node has taken can ever be taken by the nodes there are."""
     waiting = [pod for pod in seen.replicas() if not pod.node and pod.unplaced and not pod.gated]
     if cluster is None or cluster.nodes is None or seen.root is None or not waiting:

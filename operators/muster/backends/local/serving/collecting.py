@@ -26,7 +26,7 @@ LATE_SECONDS = 5.0  # a server writes each request within a second, and ends its
 LONGEST_PAUSE_SECONDS = 600.0
 
 
-class Collecting:
+class LocalCollecting:
     """Starts the process when it is needed; :meth:`look` is called every now and then.
 
     :param say: is told why requests could not be committed.

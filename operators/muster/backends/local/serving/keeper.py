@@ -22,10 +22,10 @@ from pathlib import Path
 from typing import Any
 
 from muster.backends.local.processes import Process
-from muster.backends.local.serving.collecting import Collecting
+from muster.backends.local.serving.collecting import LocalCollecting
 from muster.backends.local.serving.door import Door
 from muster.backends.local.serving.folder import DeploymentFolder
-from muster.backends.local.serving.kept import Guardian, Kept, start_keeper
+from muster.backends.local.serving.kept import Guardian, KeptNumbers, start_keeper
 from muster.backends.local.serving.process import keep_short, try_apart
 from muster.backends.local.serving.shares import ModelServers
 from muster.backends.local.serving.state import Change, DeploymentState, ServerKey, past_models
@@ -72,7 +72,7 @@ class Keeper:
         grpc: socket.socket,
     ) -> None:
         self._settings = settings
-        self._collecting = Collecting(settings, folder.name, self.say)
+        self._collecting = LocalCollecting(settings, folder.name, self.say)
         self._folder = folder
         self._store = store
         self._environments = environments
@@ -436,7 +436,7 @@ def begin_anew(settings: Settings, folder: DeploymentFolder) -> None:
 
 
 def main() -> None:
-    """Keep a deployment. Arguments: ``HOME CACHE NAME GUARDIAN FD…``, the last ones as in :class:`.kept.Kept`."""
+    """Keep a deployment. Arguments: ``HOME CACHE NAME GUARDIAN FD…``, the last ones as in :class:`.kept.KeptNumbers`."""
     home, cache, name, pid, *numbers = sys.argv[1:]
     settings = Settings(home=Path(home), cache=Path(cache))
     folder = DeploymentFolder(settings.home, name)
@@ -444,7 +444,7 @@ def main() -> None:
         begin_anew(settings, folder)
         os.kill(int(pid), signal.SIGKILL)
         return
-    kept = Kept(*map(int, numbers))
+    kept = KeptNumbers(*map(int, numbers))
     for number in kept:
         os.set_inheritable(number, False)
     try:

@@ -28,7 +28,7 @@ _PASSED = (
 )
 
 
-class Kept(NamedTuple):
+class KeptNumbers(NamedTuple):
     """The numbers of these files.
 
     :param lock: holds the deployment's lock as long as one of the two lives.
@@ -52,7 +52,7 @@ class Guardian:
     :param pid: of the guardian that there is; below 1 there is none.
     """
 
-    def __init__(self, settings: Settings, name: str, pid: int, kept: Kept) -> None:
+    def __init__(self, settings: Settings, name: str, pid: int, kept: KeptNumbers) -> None:
         numbers = map(str, (os.getpid(), *kept))
         self._words = [*COMMAND, str(settings.home), str(settings.cache), name, "guard", *numbers]
         self._kept = kept
@@ -98,7 +98,7 @@ def start_keeper(
             leash, hand = os.pipe()
             opened.callback(os.close, leash)
             opened.callback(os.close, hand)
-            inherited = Kept(
+            inherited = KeptNumbers(
                 lock, public.fileno(), grpc.fileno(), mailbox.fileno(), post.fileno(), leash, hand
             )
             words = [settings.home, settings.cache, folder.name, "keep", *inherited]

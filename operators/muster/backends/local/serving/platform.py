@@ -20,7 +20,7 @@ from muster.backends.local.serving.folder import DeploymentFolder
 from muster.backends.local.serving.kept import start_keeper
 from muster.backends.local.serving.state import Change, DeploymentState
 from muster.backends.releases import inference
-from muster.backends.releases.book import Book, Entry, pin_reason, stale
+from muster.backends.releases.book import Book, BookEntry, pin_reason, stale
 from muster.backends.releases.deployments import Deployments
 from muster.backends.releases.figures import added, if_known, read_counts
 from muster.backends.releases.inference import exchanged
@@ -123,7 +123,7 @@ class LocalPlatform:
             self._take_away(folder, folder.named(), self._unpin(name))
         return LocalBook(name=name)
 
-    def admit(self, book: LocalBook, entry: Entry) -> None:
+    def admit(self, book: LocalBook, entry: BookEntry) -> None:
         """Refuse an image without a lock; copy the model where the keeper cannot reach the store.
 
         :raises SpecError: this installation lacks its servers, or the image's snapshot holds no lock.
@@ -167,7 +167,7 @@ class LocalPlatform:
             raise stale(book.name)
         return LocalBook.of(state, alive=True)
 
-    def bring_up(self, book: LocalBook, entry: Entry) -> None:  # noqa: ARG002 a keeper brings up all of them
+    def bring_up(self, book: LocalBook, entry: BookEntry) -> None:  # noqa: ARG002 a keeper brings up all of them
         """See that a keeper lives: it brings up what the book names."""
         folder = self._folder(book.name)
         if not folder.kept():
@@ -216,7 +216,7 @@ class LocalPlatform:
         silent = [name for name, port in state.ports.items() if pages[port] is None]
         return {one.name: counted.get(one.name, Counts()) for one in state.live if one.name not in silent}
 
-    def ask(self, book: LocalBook, entry: Entry, request: SmokeRequest) -> tuple[Answer, ...]:
+    def ask(self, book: LocalBook, entry: BookEntry, request: SmokeRequest) -> tuple[Answer, ...]:
         """Send one real request to the server that holds a revision, past the route."""
         state, revision = book.down, entry.name
         port = state.ports.get(revision) if state else None
@@ -332,7 +332,7 @@ class LocalPlatform:
 
         return unpin
 
-    def _lock(self, entry: Entry, digest: str) -> Path:
+    def _lock(self, entry: BookEntry, digest: str) -> Path:
         """An image's lock and recipe: the deployment's own copy, or what the store holds."""
         kept = self._folder(entry.spec.name).lock(digest)
         return kept if kept.is_dir() else self._store.code(digest)

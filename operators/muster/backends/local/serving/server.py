@@ -48,7 +48,7 @@ HANG_SECONDS = 15.0  # one that is busy answers late, one that hangs never does
 
 
 @dataclass(frozen=True)
-class Told:
+class WorkersState:
     """What a server says of the workers of one of its revisions.
 
     :param what: what is wrong with them now; empty where nothing is.
@@ -100,7 +100,7 @@ class ModelServer:
         self._commands = 0
         self._answers: dict[int, str] = {}
         self._orders: set[int] = set()
-        self._told: list[Told] = []
+        self._told: list[WorkersState] = []
         self._route: Route | None = None
         self._accepts: bool | None = None if loaded else False  # None: it is not known
         self._admission: Mapping[str, Any] = {}
@@ -276,7 +276,7 @@ class ModelServer:
         *lines, self._received = self._received.split(b"\n")
         for answer in map(json.loads, lines):
             if "told" in answer:
-                self._told.append(Told(answer["revision"], answer["told"], answer["ended"]))
+                self._told.append(WorkersState(answer["revision"], answer["told"], answer["ended"]))
                 continue
             self._answers[answer["id"]] = answer.get("error", "")
         self._forget_abandoned()
@@ -289,7 +289,7 @@ class ModelServer:
             self._route, self._admission = None, {}  # to be told again
         return list(failed.values())
 
-    def news(self) -> list[Told]:
+    def news(self) -> list[WorkersState]:
         """Return what it said of its revisions' workers since the last time."""
         told, self._told = self._told, []
         return told

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from muster.backends.local.serving.door import Door, listens
-from muster.backends.local.serving.server import STOP_MARGIN_SECONDS, ModelServer, Told
+from muster.backends.local.serving.server import STOP_MARGIN_SECONDS, ModelServer, WorkersState
 from muster.backends.local.serving.state import DeploymentState, ServerKey
 from muster.core.deployment import LOOPBACK
 
@@ -154,7 +154,7 @@ class ModelServers:
             self._front = None if self._front is server else self._front
         return found
 
-    def news(self) -> list[Told]:
+    def news(self) -> list[WorkersState]:
         """Return what the servers said of their revisions' workers since the last time."""
         return [told for server in self.running.values() for told in server.news()]
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from muster.backends.releases.book import Book, Entry, number
+from muster.backends.releases.book import Book, BookEntry, number
 from muster.core.data import Pinned
 from muster.core.deployment import (
     FINISH_SECONDS,
@@ -99,7 +99,7 @@ class DeploymentState:
         return Book(
             name=self.name,
             made=self.made,
-            live=tuple(Entry(name=one.name, spec=self.specs[one.name], since=one.since) for one in live),
+            live=tuple(BookEntry(name=one.name, spec=self.specs[one.name], since=one.since) for one in live),
             over=tuple(one for one in self.revisions if one.state.over),
             shares={one.name: one.percent for one in live if one.percent or one.kept},
             release=self.release,
@@ -217,7 +217,7 @@ class DeploymentState:
 Change = Callable[[DeploymentState], DeploymentState]
 
 
-def _live(entry: Entry, seen: Revision | None, book: Book) -> Revision:
+def _live(entry: BookEntry, seen: Revision | None, book: Book) -> Revision:
     """A revision as it is once a book is written; `seen` as it was before, None where it is new."""
     percent = book.shares.get(entry.name)
     if seen is None:

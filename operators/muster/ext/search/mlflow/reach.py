@@ -18,7 +18,7 @@ from muster.backends.tracking import URI, Tracking
 from muster.core.errors import BackendError, ImageError, NotFound, SpecError
 from muster.core.interpreters import python_command
 from muster.core.text import one_line
-from muster.ext.search.mlflow.runs import Runs
+from muster.ext.search.mlflow.runs import MlflowRuns
 
 _HELPER = Path(__file__).with_name("helper.py")
 _START_SECONDS = 60.0  # MLflow is imported; the file's tables are made where it is new
@@ -56,7 +56,7 @@ class Beside:
             raise ImageError(f"MLflow cannot be called: {one_line(told['missing'])}")
 
     def call(self, name: str, given: Mapping[str, Any]) -> Mapping[str, Any]:
-        """See :class:`muster.ext.search.mlflow.runs.Transport`."""
+        """See :class:`muster.ext.search.mlflow.runs.MlflowTransport`."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(json.dumps({"name": name, "given": given}).encode() + b"\n")
@@ -102,7 +102,7 @@ _SECONDS = 5.0  # for each of connecting, sending and an answer: the search wait
 _READ = frozenset({"experiments/get-by-name"})
 
 
-class Server:
+class MlflowServer:
     """An MLflow server.
 
     :param variables: with the names that MLflow itself reads: MLFLOW_TRACKING_URI, _USERNAME and _PASSWORD, _TOKEN,
@@ -120,7 +120,7 @@ class Server:
         )
 
     def call(self, name: str, given: Mapping[str, Any]) -> Mapping[str, Any]:
-        """See :class:`muster.ext.search.mlflow.runs.Transport`."""
+        """See :class:`muster.ext.search.mlflow.runs.MlflowTransport`."""
         url = f"{self._uri}/api/2.0/mlflow/{name}"
         try:
             if name in _READ:
@@ -158,7 +158,7 @@ def _trusted(variables: Mapping[str, str]) -> ssl.SSLContext | bool:
         raise BackendError(f"MLFLOW_TRACKING_SERVER_CERT_PATH: {path} cannot be read ({error})") from error
 
 
-def reach(tracking: Tracking) -> Runs | None:
+def reach(tracking: Tracking) -> MlflowRuns | None:
     """Return the runs that the job's ranks would see; None where that must wait: its image is not built yet.
 
     :raises SpecError: no process outside of the job reaches them.
@@ -172,9 +172,9 @@ def reach(tracking: Tracking) -> Runs | None:
     if not uri:
         raise SpecError(f"{URI} is not set")
     if uri.startswith(("http://", "https://")):
-        return Runs(Server(tracking.variables), tracking.variables)
+        return MlflowRuns(MlflowServer(tracking.variables), tracking.variables)
     if tracking.containers:
         raise SpecError(f"{URI} is {uri:.80}: need the http(s) address of a server")
     if tracking.python is None:
         return None
-    return Runs(Beside(tracking.python, tracking.variables), tracking.variables)
+    return MlflowRuns(Beside(tracking.python, tracking.variables), tracking.variables)

@@ -17,7 +17,7 @@ _LONGEST_PARAM = 6000
 _LONGEST_TAG = 5000
 
 
-class Transport(Protocol):
+class MlflowTransport(Protocol):
     """A way to call MLflow."""
 
     def call(self, name: str, given: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -31,7 +31,7 @@ class Transport(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run:
+class MlflowRun:
     """A run as it was looked up. :param began: milliseconds since the epoch."""
 
     run_id: str
@@ -41,7 +41,7 @@ class Run:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Metric:
+class MlflowMetric:
     """A value of a metric. :param at: seconds since the epoch."""
 
     name: str
@@ -50,20 +50,20 @@ class Metric:
     at: float
 
 
-class Runs:
+class MlflowRuns:
     """The runs of the experiment in which a job's ranks track theirs.
 
     :param variables: the job's; MLFLOW_EXPERIMENT_ID and MLFLOW_EXPERIMENT_NAME say which experiment that is.
     """
 
-    def __init__(self, transport: Transport, variables: Mapping[str, str]) -> None:
+    def __init__(self, transport: MlflowTransport, variables: Mapping[str, str]) -> None:
         self._transport = transport
         self._experiment = variables.get("MLFLOW_EXPERIMENT_ID", "")
         self._name = variables.get("MLFLOW_EXPERIMENT_NAME", "")
 
-    def find(self, tag: str, value: str) -> list[Run]:
+    def find(self, tag: str, value: str) -> list[MlflowRun]:
         """Return every run of the experiment with this tag, the oldest first. :raises BackendError: MLflow is away."""
-        found: list[Run] = []
+        found: list[MlflowRun] = []
         page = ""
         while True:
             answer = self._transport.call(
@@ -80,7 +80,7 @@ class Runs:
             if not page:
                 return sorted(found, key=lambda run: (run.began, run.run_id))
 
-    def begin(self, name: str, *, tags: Mapping[str, str], at: float) -> Run:
+    def begin(self, name: str, *, tags: Mapping[str, str], at: float) -> MlflowRun:
         """Begin a run. :param at: seconds since the epoch. :raises BackendError: MLflow is away."""
         answer = self._transport.call(
             "runs/create",
@@ -98,7 +98,7 @@ class Runs:
         run_id: str,
         *,
         params: Mapping[str, str] | None = None,
-        metrics: Sequence[Metric] = (),
+        metrics: Sequence[MlflowMetric] = (),
         tags: Mapping[str, str] | None = None,
     ) -> None:
         """Add to a run: metrics, then params, then tags. :raises BackendError: MLflow is away, or a param has another value."""
@@ -141,10 +141,10 @@ class Runs:
         return self._experiment
 
 
-def _run(told: Any) -> Run:
+def _run(told: Any) -> MlflowRun:
     try:
         info, data = told["info"], told.get("data", {})
-        return Run(
+        return MlflowRun(
             run_id=str(info["run_id"]),
             status=str(info["status"]),
             began=int(info.get("start_time") or 0),
@@ -154,7 +154,7 @@ def _run(told: Any) -> Run:
         raise BackendError(f"MLflow's answer has no run in it ({error!r}): {str(told)[:200]}") from error
 
 
-def _metrics(metrics: Sequence[Metric]) -> Iterator[Mapping[str, Any]]:
+def _metrics(metrics: Sequence[MlflowMetric]) -> Iterator[Mapping[str, Any]]:
     for each in metrics:
         yield {
             "key": each.name,

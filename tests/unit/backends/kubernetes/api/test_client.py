@@ -11,7 +11,7 @@ from tests.unit.backends.kubernetes.api_server import Answer, ApiServer, api_ser
 
 from muster.backends.kubernetes.api.client import CHUNK, Client
 from muster.backends.kubernetes.api.kinds import HTTP_ROUTE, JOB, JOB_SET, NODE, POD, QUEUE_VIEW, kind_of
-from muster.backends.kubernetes.api.refusals import Request
+from muster.backends.kubernetes.api.refusals import ApiRequest
 from muster.core.errors import BackendError, Conflict, Forbidden, SpecError, Unreachable
 
 POD_DOCUMENT = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a", "namespace": "ml"}}
@@ -298,7 +298,7 @@ class TestApplying:
 class TestProxied:
     def test_whatever_a_pod_answers_is_an_answer(self) -> None:
         with api_server(Answer(500, {"error": "no"})) as server:
-            asked = Request(verb="create", kind=POD, name="a:8080", namespace="ml", subresource="proxy")
+            asked = ApiRequest(verb="create", kind=POD, name="a:8080", namespace="ml", subresource="proxy")
             path = POD.path(namespace="ml", name="a:8080", subresource="proxy") + "/v2/x"
             found = client(server).transport.proxied(asked, path=path, body=b"{}", seconds=1)
         assert found == (500, b'{"error": "no"}')
@@ -306,6 +306,6 @@ class TestProxied:
         assert (server.asked[0].method, server.asked[0].body) == ("POST", {})
 
     def test_an_api_server_that_is_away_is_said_to_be(self) -> None:
-        asked = Request(verb="get", kind=POD, name="a:8080", namespace="ml", subresource="proxy")
+        asked = ApiRequest(verb="get", kind=POD, name="a:8080", namespace="ml", subresource="proxy")
         with api_server(Answer(code=0)) as server, pytest.raises(Unreachable):
             client(server).transport.proxied(asked, path="/x", seconds=1)

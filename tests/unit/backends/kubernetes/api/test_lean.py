@@ -13,7 +13,7 @@ from muster.backends.kubernetes.api.lean import lean, whole
 from muster.backends.kubernetes.cluster.facts import Cluster, Node
 from muster.backends.kubernetes.state.observe import observe
 from muster.backends.kubernetes.state.queueing import reckoned_places
-from muster.backends.kubernetes.state.seen import Seen
+from muster.backends.kubernetes.state.seen import JobObjects
 from muster.backends.kubernetes.state.verdicts import verdict
 
 Document = dict[str, Any]
@@ -30,7 +30,7 @@ def read(document: Document) -> Document:
 @pytest.mark.parametrize("name", names())
 def test_nothing_that_counts_is_left_out(name: str, later: float) -> None:
     recording = recorded(name)
-    kept = Seen.of(map(read, recording.documents))
+    kept = JobObjects.of(map(read, recording.documents))
     now = recording.now + later
     assert observe(kept, recording.job) == observe(recording.seen, recording.job)
     for cluster in (None, CLUSTER):

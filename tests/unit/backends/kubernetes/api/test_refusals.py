@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from muster.backends.kubernetes.api.kinds import JOB_SET, Kind
-from muster.backends.kubernetes.api.refusals import Expired, NotServed, Request, read_status, refusal
+from muster.backends.kubernetes.api.refusals import ApiRequest, Expired, NotServed, read_status, refusal
 from muster.core.errors import (
     BackendError,
     Conflict,
@@ -14,7 +14,7 @@ from muster.core.errors import (
     Unreachable,
 )
 
-CREATE = Request(verb="create", kind=JOB_SET, name="tr1", namespace="ml")
+CREATE = ApiRequest(verb="create", kind=JOB_SET, name="tr1", namespace="ml")
 ASKED = "create jobsets.jobset.x-k8s.io tr1 in namespace ml"
 
 CASES = [
@@ -187,7 +187,9 @@ def test_each_refusal(code: int, status: dict[str, object], kind: type[MusterErr
 
 def test_of_the_whole_cluster() -> None:
     said = 'nodes is forbidden: User "jo" cannot list resource "nodes" in API group "" at the cluster scope'
-    nodes = Request(verb="list", kind=Kind(api_version="v1", name="Node", plural="nodes", namespaced=False))
+    nodes = ApiRequest(
+        verb="list", kind=Kind(api_version="v1", name="Node", plural="nodes", namespaced=False)
+    )
     assert str(refusal(nodes, 403, {"message": said})) == (
         "jo may not list nodes in the whole cluster: give it a ClusterRole with "
         'apiGroups: [""], resources: ["nodes"], verbs: ["list"]'

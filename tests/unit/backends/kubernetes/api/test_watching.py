@@ -9,7 +9,7 @@ from tests.unit.backends.kubernetes.api_server import Answer, ApiServer, Asked, 
 from muster.backends.kubernetes.api import watching
 from muster.backends.kubernetes.api.client import Client
 from muster.backends.kubernetes.api.kinds import POD
-from muster.backends.kubernetes.api.watching import Change, Watch
+from muster.backends.kubernetes.api.watching import Change, ChangeWatch
 
 
 def pod(name: str, version: int) -> dict[str, Any]:
@@ -42,7 +42,7 @@ def bookmark(version: int) -> dict[str, Any]:
 
 def take(server: ApiServer, count: int, *, after: str | None = None) -> list[Change]:
     """Return the first changes that a watch tells."""
-    watch = Watch(Client(server.api()), POD, namespace="ml", labels="muster.dev/job")
+    watch = ChangeWatch(Client(server.api()), POD, namespace="ml", labels="muster.dev/job")
     changes = []
     for change in watch.changes(after=after):
         changes.append(change)
@@ -156,7 +156,7 @@ def test_missing_rights_are_said(caplog: pytest.LogCaptureFixture) -> None:
 def test_it_is_closed_while_it_waits(caplog: pytest.LogCaptureFixture) -> None:
     hold = threading.Event()
     with api_server(listed(version=7), Answer(lines=(event("ADDED", pod("b", 8)),), hold=hold)) as server:
-        watch = Watch(Client(server.api()), POD, namespace="ml")
+        watch = ChangeWatch(Client(server.api()), POD, namespace="ml")
         came, changes = threading.Event(), []
 
         def follow() -> None:
@@ -192,7 +192,7 @@ def test_a_kind_of_which_nothing_happens_is_no_fault(
 
     lines = (event("ADDED", pod("b", 8)),)
     with api_server(listed(version=7), silent, silent, silent, Answer(lines=lines)) as server:
-        watch = Watch(Client(server.api()), POD, namespace="ml")
+        watch = ChangeWatch(Client(server.api()), POD, namespace="ml")
         changes = []
         for change in watch.changes():
             changes.append(change.version)
@@ -269,7 +269,7 @@ def test_a_defect_is_told_with_where_it_is_and_all_is_listed_again(caplog: pytes
 
     strange = Answer(lines=(event("ADDED", pod("strange", 8)),))
     with api_server(listed(version=7), strange, strange, later) as server:
-        watch = Watch(Client(server.api()), POD, namespace="ml", read=read)
+        watch = ChangeWatch(Client(server.api()), POD, namespace="ml", read=read)
         changes = []
         for change in watch.changes():
             changes.append(change.version)

@@ -2,14 +2,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from muster.backends.capacity import Place
+from muster.backends.capacity import QueuePlace
 from muster.backends.kubernetes.lifecycle.judged import KEPT_SECONDS, MOST_JOBS, Basis, Judged
-from muster.backends.kubernetes.state.seen import Seen
+from muster.backends.kubernetes.state.seen import JobObjects
 from muster.core.status import JobState, JobStatus
 
 RECORDED = JobStatus(job_id="a", state=JobState.QUEUED, submitted=1.0)
 FOUND = replace(RECORDED, reason="in queue team-a")
-BASIS = Basis(seen=Seen(), recorded=RECORDED, place=Place(number=2, of=3))
+BASIS = Basis(seen=JobObjects(), recorded=RECORDED, place=QueuePlace(number=2, of=3))
 
 
 def test_it_stands_for_a_moment_while_nothing_changes() -> None:
@@ -27,9 +27,9 @@ def test_whatever_changes_is_judged_anew() -> None:
     judged = Judged()
     judged.keep("a", BASIS, FOUND, now=100.0)
     for changed in (
-        replace(BASIS, seen=Seen()),
+        replace(BASIS, seen=JobObjects()),
         replace(BASIS, recorded=replace(RECORDED, owner="another")),
-        replace(BASIS, place=Place(number=1, of=3)),
+        replace(BASIS, place=QueuePlace(number=1, of=3)),
     ):
         assert judged.recall("a", changed, now=100.0) is None
     judged.forget("a")

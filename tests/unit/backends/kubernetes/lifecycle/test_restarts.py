@@ -7,7 +7,7 @@ from typing import Any
 from tests.unit.backends.kubernetes.recordings import recorded
 
 from muster.backends.kubernetes.lifecycle.restarts import RestartNotes
-from muster.backends.kubernetes.state.seen import Seen, SeenPod
+from muster.backends.kubernetes.state.seen import JobObjects, SeenPod
 from muster.core.errors import StoreError
 from muster.core.verdict import Cause
 
@@ -36,7 +36,7 @@ class Lines:
         self.kept.setdefault(request, data.decode())
 
 
-def seen(*, failed: bool) -> Seen:
+def seen(*, failed: bool) -> JobObjects:
     """A gang that was started again, with the pods of its first start or before they were seen to fail."""
     whole = recorded("rank-lost").seen
     pods = [pod for pod in whole.pods if failed or SeenPod.of(pod).restart == 1]
@@ -92,7 +92,7 @@ def test_of_a_gang_that_was_started_once_nothing_is_told() -> None:
     assert not store.kept
 
 
-def spinning(free: int, *, counted: int = 0, began: bool = False) -> Seen:
+def spinning(free: int, *, counted: int = 0, began: bool = False) -> JobObjects:
     """A gang that was started again so often, whose pods wait for their node."""
     whole = recorded("rank-lost").seen
     assert whole.root is not None

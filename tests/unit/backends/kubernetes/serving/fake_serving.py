@@ -20,7 +20,7 @@ from muster.backends.kubernetes.serving import names
 from muster.backends.kubernetes.serving.kinds import ServingPlatform, platform_of
 from muster.backends.kubernetes.serving.platform import cluster_deployments
 from muster.backends.kubernetes.serving.server import KEY
-from muster.backends.kubernetes.site import ClusterSite, Platform
+from muster.backends.kubernetes.site import ClusterSite, PlatformOwner
 from muster.backends.releases.book import number
 from muster.backends.releases.deployments import Deployments
 from muster.core.data import Pinned
@@ -35,7 +35,7 @@ SITE = ClusterSite(
     claim="muster-store",
     store_url="http://muster-store:8080",
     image_prefix="registry.example/ml",
-    serving=Platform.KSERVE,
+    serving=PlatformOwner.KSERVE,
     gateway=GATEWAY,
     serving_url="http://gateway.example:8000",
     gateway_seconds=0.6,
@@ -316,7 +316,7 @@ class World:
 
 
 @contextmanager
-def world(folder: Path, platform: Platform = Platform.KSERVE) -> Iterator[World]:
+def world(folder: Path, platform: PlatformOwner = PlatformOwner.KSERVE) -> Iterator[World]:
     cluster = ServingCluster()
     with api_server(cluster) as server:
         store = FolderStore(folder / "store")

@@ -19,8 +19,8 @@ from muster.backends.kubernetes.api.kinds import Document
 from muster.backends.kubernetes.serving.kinds import inference_service, seldon_deployment
 from muster.backends.kubernetes.serving.route import Route, write_route
 from muster.backends.kubernetes.serving.server import Server, code, grpc_service
-from muster.backends.kubernetes.site import ClusterSite, Platform
-from muster.backends.releases.book import Entry
+from muster.backends.kubernetes.site import ClusterSite, PlatformOwner
+from muster.backends.releases.book import BookEntry
 from muster.core.data import Pinned
 from muster.core.deployment import (
     Batch,
@@ -39,7 +39,7 @@ NOW = 1_795_000_000.0
 SITE = replace(
     of_jobs.SITE,
     gpu_environment={},
-    serving=Platform.KSERVE,
+    serving=PlatformOwner.KSERVE,
     gateway="gateways/public",
     serving_url="https://{name}.models.example.com",
 )
@@ -80,7 +80,7 @@ ROUTE = Route(
     made=3,
     writes=5,
     moved=NOW,
-    live=(Entry(name="r2", spec=SMOKED, since=NOW), Entry(name="r1", spec=spec(), since=NOW - 60)),
+    live=(BookEntry(name="r2", spec=SMOKED, since=NOW), BookEntry(name="r1", spec=spec(), since=NOW - 60)),
     over=(
         Revision(
             name="r3",
@@ -97,8 +97,8 @@ ROUTE = Route(
 OVER_GRPC = replace(
     ROUTE,
     live=(
-        Entry(name="r2", spec=spec(8, grpc=True), since=NOW),
-        Entry(name="r1", spec=spec(grpc=True), since=NOW - 60),
+        BookEntry(name="r2", spec=spec(8, grpc=True), since=NOW),
+        BookEntry(name="r1", spec=spec(grpc=True), since=NOW - 60),
     ),
 )
 
@@ -134,7 +134,7 @@ def examples() -> Mapping[str, Document]:
         "seldon-scaled": seldon_deployment(server(WRAPPED, "r2", ANYWHERE)),
         "seldon-workers": seldon_deployment(server(WITH_WORKERS, "r4")),
         "route": write_route(ROUTE, SITE),
-        "seldon-route": write_route(ROUTE, replace(SITE, serving=Platform.SELDON)),
+        "seldon-route": write_route(ROUTE, replace(SITE, serving=PlatformOwner.SELDON)),
         "grpc-route": write_route(OVER_GRPC, SITE),
         "whole-grpc-route": write_route(replace(OVER_GRPC, shares={"r1": 100}), ANYWHERE),
         "whole-route": write_route(replace(ROUTE, shares={"r1": 100}), ANYWHERE),

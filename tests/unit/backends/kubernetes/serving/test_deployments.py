@@ -25,11 +25,11 @@ from muster.backends.kubernetes.api.kinds import (
     SERVICE,
 )
 from muster.backends.kubernetes.serving import names, replicas, routes
-from muster.backends.kubernetes.serving.revisions import Revisions
+from muster.backends.kubernetes.serving.revisions import ClusterRevisions
 from muster.backends.kubernetes.serving.routes import Routes
-from muster.backends.kubernetes.site import Platform
+from muster.backends.kubernetes.site import PlatformOwner
 from muster.backends.releases import manual
-from muster.backends.releases.book import Entry
+from muster.backends.releases.book import BookEntry
 from muster.backends.releases.manual import promote, roll_back
 from muster.core.deployment import Release, RequestLog, RevisionState, SmokeRequest
 from muster.core.errors import (
@@ -59,7 +59,7 @@ muster_input_requests_total{{model="lines",revision="r1",input="x",bin="above 2.
 """
 
 
-@pytest.fixture(params=list(Platform), ids=lambda platform: platform.value)
+@pytest.fixture(params=list(PlatformOwner), ids=lambda platform: platform.value)
 def there(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[World]:
     with world(tmp_path, request.param) as made:
         yield made
@@ -110,15 +110,15 @@ class TestPrepare:
     ) -> None:
         serve(there)
         deployments, others = there.deployments(), there.deployments()
-        make = Revisions.make
+        make = ClusterRevisions.make
 
-        def late(revisions: Revisions, live: Entry) -> None:
-            monkeypatch.setattr(Revisions, "make", make)
+        def late(revisions: ClusterRevisions, live: BookEntry) -> None:
+            monkeypatch.setattr(ClusterRevisions, "make", make)
             others.prepare(there.spec(3), by="ti-3")
             others.withdraw("lines", live.name, state=RevisionState.RETIRED, reason="superseded")
             make(revisions, live)
 
-        monkeypatch.setattr(Revisions, "make", late)
+        monkeypatch.setattr(ClusterRevisions, "make", late)
         assert deployments.prepare(there.spec(2), by="ti-2").state is RevisionState.RETIRED
         left = {each["metadata"]["name"] for each in there.cluster.all(there.platform.kind)}
         assert left == {"lines-r1", "lines-r3"}
@@ -709,7 +709,7 @@ class TestRetire:
             if there.cluster.all(there.platform.kind) and not there.cluster.all(POD):
                 del objects[there.platform.kind.plural, "lines-r1"]
 
-        monkeypatch.setattr(Revisions, "delete", no_pods)
+        monkeypatch.setattr(ClusterRevisions, "delete", no_pods)
         there.deployments(let_go).retire("lines")
         assert there.cluster.all(there.platform.kind) == []
 
@@ -734,7 +734,7 @@ class TestRetire:
                 for pod in there.cluster.all(POD):
                     del objects[POD.plural, pod["metadata"]["name"]]
 
-        monkeypatch.setattr(Revisions, "delete", begins)
+        monkeypatch.setattr(ClusterRevisions, "delete", begins)
         there.deployments(ends).retire("lines")
         assert there.now > began + 290
 

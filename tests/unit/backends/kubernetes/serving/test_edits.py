@@ -11,7 +11,7 @@ import pytest
 from tests.unit.backends.kubernetes.serving.golden import ANYWHERE, OVER_GRPC, ROUTE, SITE
 
 from muster.backends.kubernetes.serving.route import Route, read_route, write_route
-from muster.backends.kubernetes.site import ClusterSite, Platform
+from muster.backends.kubernetes.site import ClusterSite, PlatformOwner
 
 Spec = dict[str, Any]
 ADDRESS = replace(SITE, serving_url="http://10.1.2.3:8000")
@@ -52,7 +52,7 @@ def any_order(spec: Spec) -> None:
         each.reverse()
 
 
-@pytest.mark.parametrize("site", [SITE, ADDRESS, ANYWHERE, replace(SITE, serving=Platform.SELDON)])
+@pytest.mark.parametrize("site", [SITE, ADDRESS, ANYWHERE, replace(SITE, serving=PlatformOwner.SELDON)])
 @pytest.mark.parametrize("shares", [{}, {"r1": 100}])
 @pytest.mark.parametrize("route", [ROUTE, OVER_GRPC], ids=["http", "grpc"])
 def test_what_we_wrote_is_nobodys_edit_whatever_is_filled_in(
@@ -171,7 +171,7 @@ def test_what_stands_beside_is_named(edit: Callable[[Spec], object], where: str)
         (SITE, ADDRESS, f'spec.hostnames is ["{HOST}"], not []'),
         (ADDRESS, SITE, ""),  # it is for any host
         (SITE, replace(SITE, gateway="gateways/inner"), 'spec.parentRefs[0].name is "public", not "inner"'),
-        (SITE, replace(SITE, serving=Platform.SELDON), "spec.rules[0].backendRefs lacks"),
+        (SITE, replace(SITE, serving=PlatformOwner.SELDON), "spec.rules[0].backendRefs lacks"),
     ],
 )
 def test_who_reads_with_other_settings_is_told_what_differs(

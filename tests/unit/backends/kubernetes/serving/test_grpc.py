@@ -14,7 +14,7 @@ from tests.unit.backends.kubernetes.serving.test_deployments import serve
 
 from muster.backends.kubernetes.api.kinds import SERVICE
 from muster.backends.kubernetes.serving.route import Route, drift, read_route, write_route
-from muster.backends.releases.book import Entry
+from muster.backends.releases.book import BookEntry
 from muster.backends.releases.manual import repair
 from muster.core.errors import BackendError, SpecError
 
@@ -43,13 +43,13 @@ def test_one_object_says_the_shares_of_both() -> None:
 
 def test_a_revision_without_grpc_has_no_part_in_it() -> None:
     r2, r1 = OVER_GRPC.live
-    candidate = replace(OVER_GRPC, live=(Entry(name="r2", spec=spec(8), since=r2.since), r1))
+    candidate = replace(OVER_GRPC, live=(BookEntry(name="r2", spec=spec(8), since=r2.since), r1))
     assert weights(candidate)[1] == {"flights-r1-grpc": 80}
 
 
 def test_the_revision_that_leads_says_whether_there_is_grpc() -> None:
     r2, r1 = OVER_GRPC.live
-    leads = replace(OVER_GRPC, live=(r2, Entry(name="r1", spec=spec(), since=r1.since)))
+    leads = replace(OVER_GRPC, live=(r2, BookEntry(name="r1", spec=spec(), since=r1.since)))
     assert len(weights(leads)) == 1
 
 

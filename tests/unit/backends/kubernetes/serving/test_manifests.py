@@ -31,7 +31,7 @@ from muster.backends.kubernetes.serving import names
 from muster.backends.kubernetes.serving.kinds import inference_service, platform_of, seldon_deployment
 from muster.backends.kubernetes.serving.route import HISTORY, LARGEST_BYTES, Route, read_route, write_route
 from muster.backends.kubernetes.serving.server import SERVERS, WORKERS, archive, code
-from muster.backends.kubernetes.site import Platform
+from muster.backends.kubernetes.site import PlatformOwner
 from muster.backends.releases.book import begin, number, withdraw
 from muster.core.deployment import DeploymentSpec, RequestLog, RevisionState, SmokeRequest, Workers
 from muster.core.errors import SpecError
@@ -77,7 +77,7 @@ def test_seldon_finds_the_container_of_its_graph_and_is_told_what_its_service_is
     (predictor,) = seldon_deployment(server(spec(), "r1"))["spec"]["predictors"]
     (container,) = predictor["componentSpecs"][0]["spec"]["containers"]
     assert predictor["graph"]["name"] == container["name"]
-    (backend, _) = write_route(ROUTE, replace(SITE, serving=Platform.SELDON))["spec"]["rules"][0][
+    (backend, _) = write_route(ROUTE, replace(SITE, serving=PlatformOwner.SELDON))["spec"]["rules"][0][
         "backendRefs"
     ]
     assert predictor["annotations"]["seldon.io/svc-name"] == backend["name"]

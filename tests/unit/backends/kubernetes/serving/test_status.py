@@ -9,15 +9,15 @@ import pytest
 from tests.unit.backends.kubernetes.serving.golden import NOW, spec
 
 from muster.backends.kubernetes.serving.kinds import KSERVE, SELDON, ServingPlatform
-from muster.backends.kubernetes.serving.status import Objects, revision_status
-from muster.backends.releases.book import Entry
+from muster.backends.kubernetes.serving.status import RevisionObjects, revision_status
+from muster.backends.releases.book import BookEntry
 from muster.core.deployment import Revision, RevisionState
 
 Document = dict[str, Any]
-LIVE = Entry(name="r1", spec=spec(replicas=2), since=NOW)
+LIVE = BookEntry(name="r1", spec=spec(replicas=2), since=NOW)
 
 
-def objects(**changes: Any) -> Objects:
+def objects(**changes: Any) -> RevisionObjects:
     """Two replicas that answer, but for `changes`."""
     whole: dict[str, Any] = {
         "service": service(),
@@ -25,7 +25,7 @@ def objects(**changes: Any) -> Objects:
         "slices": (endpoints("a", "b"),),
         "pods": (pod("a"), pod("b")),
     }
-    return Objects(**{**whole, **changes})
+    return RevisionObjects(**{**whole, **changes})
 
 
 def service(ready: str = "True", message: str = "", *, kind: str = "PredictorReady") -> Document:
@@ -66,7 +66,7 @@ def ended(**how: Any) -> Document:
 
 
 def seen(
-    of: Objects,
+    of: RevisionObjects,
     *,
     percent: int | None = None,
     after_seconds: float = 1,

@@ -13,7 +13,7 @@ from tests.unit.backends.kubernetes.serving.fake_serving import World, world
 from tests.unit.backends.kubernetes.serving.test_deployments import serve
 
 from muster.backends.kubernetes.api.kinds import CONFIG_MAP, HTTP_ROUTE
-from muster.backends.kubernetes.site import Platform
+from muster.backends.kubernetes.site import PlatformOwner
 from muster.backends.releases.tokens import Tokens, digest_of, made
 from muster.core.deployment import RequestLimits, SmokeRequest, Workers
 from muster.core.errors import Conflict, NotFound, SpecError
@@ -135,7 +135,7 @@ def test_those_of_a_deployment_that_was_retired_are_nobody_s(there: World) -> No
 
 
 def test_another_server_is_refused_before_anything_is_made(there: World) -> None:
-    there.site = replace(there.site, serving=Platform.SELDON)
+    there.site = replace(there.site, serving=PlatformOwner.SELDON)
     folder = there.folder / "streams"
     folder.mkdir()
     (folder / "predict.py").touch()

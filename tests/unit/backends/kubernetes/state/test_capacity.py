@@ -9,7 +9,7 @@ from tests.unit.backends.kubernetes.recordings import recorded
 from tests.unit.backends.kubernetes.site_api import SiteApi
 from tests.unit.backends.kubernetes.state.test_queueing import pod, workload
 
-from muster.backends.capacity import Held, Line, Part, Place
+from muster.backends.capacity import HeldResources, Line, Part, QueuePlace
 from muster.backends.kubernetes.api.kinds import CLUSTER_QUEUE, QUEUE_VIEW, RESOURCE_FLAVOR, WORKLOAD
 from muster.backends.kubernetes.labels import JOB
 from muster.backends.kubernetes.state.capacity import ClusterCapacity
@@ -123,8 +123,8 @@ class TestQueues:
             Line(name="team-b", team="team-b", waiting=0, running=0),
         )
         assert [(each.name, each.job_id, each.title, each.place) for each in found.waiting] == [
-            ("young", None, "", Place(number=1, of=2)),
-            ("old", "old", "flights.train", Place(number=2, of=2)),
+            ("young", None, "", QueuePlace(number=1, of=2)),
+            ("old", "old", "flights.train", QueuePlace(number=2, of=2)),
         ]
 
     def test_places_are_reckoned_where_kueue_does_not_serve_them(
@@ -152,7 +152,7 @@ class TestQueues:
         """Kueue makes such Workloads where it manages jobs without a queue's name."""
         site.documents += [waits("foreign", minute=0, queue=""), waits("old", minute=1)]
         found = {each.name: each.place for each in capacity.queues().waiting}
-        assert found == {"foreign": None, "old": Place(number=1, of=1)}
+        assert found == {"foreign": None, "old": QueuePlace(number=1, of=1)}
         assert [each.path for each in site.asked if each.path.endswith("/pendingworkloads")] == [
             "/apis/visibility.kueue.x-k8s.io/v1beta2/namespaces/muster-jobs/localqueues/team-a/pendingworkloads"
         ]
@@ -169,9 +169,9 @@ class TestQueues:
         site.unasked.add("Team_X")
         found = {each.name: each.place for each in capacity.queues().waiting}
         assert found == {
-            "odd": Place(number=1, of=1),
-            "young": Place(number=1, of=2),
-            "old": Place(number=2, of=2),
+            "odd": QueuePlace(number=1, of=1),
+            "young": QueuePlace(number=1, of=2),
+            "old": QueuePlace(number=2, of=2),
         }
         assert "invalid name 'Team_X'; its places are reckoned" in caplog.text
 
@@ -183,8 +183,8 @@ class TestQueues:
 
     def check_reckoned(self, capacity: ClusterCapacity) -> None:
         assert [(each.name, each.place) for each in capacity.queues().waiting] == [
-            ("old", Place(number=1, of=2)),
-            ("young", Place(number=2, of=2)),
+            ("old", QueuePlace(number=1, of=2)),
+            ("young", QueuePlace(number=2, of=2)),
         ]
 
     def test_what_it_asks_does_not_grow_with_what_waits(
@@ -266,5 +266,7 @@ class TestHeld:
             of_job("two-1", "a100-0", 4, name="p5", deletionTimestamp="2026-11-26T00:00:00Z"),
         ]
         found = capacity.held(["one-1", "two-1"])
-        assert found == {"one-1": (Held(node="a100-0", gpus=2), Held(node="a100-1", gpus=2))}
+        assert found == {
+            "one-1": (HeldResources(node="a100-0", gpus=2), HeldResources(node="a100-1", gpus=2))
+        }
         assert capacity.held([]) == {}

@@ -14,10 +14,10 @@ from tests.unit.backends.kubernetes.recordings import (
     set_waiting,
 )
 
-from muster.backends.capacity import Place
+from muster.backends.capacity import QueuePlace
 from muster.backends.kubernetes.cluster.facts import Flavor
 from muster.backends.kubernetes.state.observe import ObservedJob, observe, plain_reason, usable
-from muster.backends.kubernetes.state.seen import Seen, SeenPod
+from muster.backends.kubernetes.state.seen import JobObjects, SeenPod
 from muster.core.status import JobState
 
 
@@ -185,7 +185,7 @@ class TestPreparing:
 
 class TestWaiting:
     def test_the_place(self) -> None:
-        found = look(recorded("low-queued"), place=Place(number=3, of=7))
+        found = look(recorded("low-queued"), place=QueuePlace(number=3, of=7))
         assert found.reason.startswith("in queue team-a, place 3 of 7: was preempted")
 
     def test_an_admission_check(self) -> None:
@@ -211,7 +211,7 @@ class TestWaiting:
         assert (found.state, found.reason) == (JobState.QUEUED, "waits until Kueue has seen it")
 
     def test_nothing_is_there_yet(self, running: Recording) -> None:
-        found = observe(Seen(), running.job)
+        found = observe(JobObjects(), running.job)
         assert (found.state, found.reason) == (JobState.QUEUED, "its objects are not to be seen yet")
 
     @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from tests.unit.backends.kubernetes.site_api import SiteApi
 from tests.unit.backends.kubernetes.site_objects import node
 from tests.unit.backends.kubernetes.state.test_capacity import in_namespace, reserve, root, waits
 
-from muster.backends.forecast import Outlook, forecast
+from muster.backends.forecast import Competition, forecast
 from muster.backends.kubernetes.api.kinds import WORKLOAD
 from muster.backends.kubernetes.state.capacity import ClusterCapacity
 from muster.core.job import JobSpec, Role
@@ -55,7 +55,7 @@ def admitted(name: str, *, cards: int, queue: str = "team-a") -> dict[str, Any]:
     return document
 
 
-def starts(outlook: Outlook, **durations: list[float]) -> float:
+def starts(outlook: Competition, **durations: list[float]) -> float:
     known = {name.replace("_", "."): seconds for name, seconds in durations.items()}
     now = outlook.running[0].started if outlook.running else 0.0
     return forecast(outlook.planned, outlook, known, now=now or 0.0)["flights.train"].starts.p50

@@ -6,7 +6,7 @@ import pytest
 from tests.cluster.furniture import objects
 from tests.unit.backends.kubernetes.site_objects import NODES, node
 
-from muster.backends.capacity import Cards, Place, Share
+from muster.backends.capacity import Cards, QueuePlace, Share
 from muster.backends.kubernetes.cluster.facts import Flavor
 from muster.backends.kubernetes.cluster.quantities import GIB
 from muster.backends.kubernetes.state.queueing import (
@@ -176,10 +176,10 @@ class TestWaiting:
             owners=[{"metadata": {"uid": "uid-old", "labels": {"muster.dev/job": "old-1"}}}],
         )
         assert [(each.queue, each.name, each.place) for each in found] == [
-            ("team-a", "urgent", Place(number=1, of=3)),
-            ("team-a", "old", Place(number=2, of=3)),
-            ("team-a", "young", Place(number=3, of=3)),
-            ("team-b", "other", Place(number=1, of=1)),
+            ("team-a", "urgent", QueuePlace(number=1, of=3)),
+            ("team-a", "old", QueuePlace(number=2, of=3)),
+            ("team-a", "young", QueuePlace(number=3, of=3)),
+            ("team-b", "other", QueuePlace(number=1, of=1)),
         ]
         assert [each.job_id for each in found] == [None, "old-1", None, None]
         assert found[1].why == "needs 4 more nvidia.com/gpu of flavor gpu-a100"
@@ -226,8 +226,8 @@ class TestWaiting:
             [workload("old", minute=1), workload("young", minute=5)], places=asked_places(summary)
         )
         assert [(each.name, each.place) for each in found] == [
-            ("young", Place(number=1, of=2)),
-            ("old", Place(number=2, of=2)),
+            ("young", QueuePlace(number=1, of=2)),
+            ("old", QueuePlace(number=2, of=2)),
         ]
 
     def test_a_workload_of_nobody(self) -> None:

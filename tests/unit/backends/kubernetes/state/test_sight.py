@@ -8,7 +8,7 @@ from tests.unit.backends.kubernetes.fake_cluster import NAMESPACE, FakeCluster
 
 from muster.backends.kubernetes.api.client import Client
 from muster.backends.kubernetes.api.kinds import JOB_SET, POD, Kind
-from muster.backends.kubernetes.api.watching import Watch
+from muster.backends.kubernetes.api.watching import ChangeWatch
 from muster.backends.kubernetes.cluster.survey import Survey
 from muster.backends.kubernetes.site import ClusterSite
 from muster.backends.kubernetes.state.sight import Sight
@@ -35,7 +35,9 @@ def server(cluster: FakeCluster) -> Iterator[ApiServer]:
 def silent(monkeypatch: pytest.MonkeyPatch) -> dict[Kind, float]:
     """For how long which kind was not heard of."""
     found: dict[Kind, float] = {}
-    monkeypatch.setattr(Watch, "silent_seconds", property(lambda watch: found.setdefault(watch.kind, 1.0)))
+    monkeypatch.setattr(
+        ChangeWatch, "silent_seconds", property(lambda watch: found.setdefault(watch.kind, 1.0))
+    )
     return found
 
 
