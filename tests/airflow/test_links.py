@@ -195,12 +195,14 @@ def test_below_a_prefix(home: object, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_each_is_known_to_the_provider() -> None:
     """Airflow takes links of a provider from its description, by name."""
-    import muster.airflow.links as module
+    from muster.airflow import links
     from muster.airflow.provider import get_provider_info
+    from muster.ext.search import link
 
-    named = {name.rpartition(".")[2] for name in get_provider_info()["extra-links"]}
-    assert named == {
-        name
-        for name in vars(module)
-        if name.endswith("Link") and name != "BaseOperatorLink" and name[0] != "_"
+    made = {
+        f"{module.__name__}.{name}"
+        for module in (links, link)
+        for name, kind in vars(module).items()
+        if name.endswith("Link") and name != "PushedLink" and kind.__module__ == module.__name__
     }
+    assert set(get_provider_info()["extra-links"]) == made

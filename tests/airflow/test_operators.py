@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -244,7 +245,7 @@ def test_what_the_backend_refuses_of_a_job_is_not_put_down_to_another_keyword(da
         def check(self, job: JobSpec) -> tuple[str, ...]:
             raise SpecError(f"queue={job.queue!r}: namespace jobs has no queue {job.queue}; there are team-a")
 
-    backend = cast("Backend", Cluster())
+    backend = cast("Backend", SimpleNamespace(runner=Cluster()))
     with pytest.raises(SpecError) as refused:
         job(entrypoint=None, command=["true"], queue="team-z").check_ready(backend)
     assert str(refused.value) == (

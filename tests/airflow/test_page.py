@@ -14,6 +14,7 @@ from tests.airflow.fresh import printed
 from tests.unit.volumes.service.process import Service
 
 from muster.airflow.embedded.home import EmbeddedHome
+from muster.backends.place import Place
 from muster.backends.releases.figures import DeploymentSample
 from muster.core.data import Input, OutputTarget
 from muster.core.deployment import DeploymentStatus, Revision, RevisionState
@@ -1341,8 +1342,8 @@ class TestFuzz:
 class Served:
     """Stands for a cluster's backend: the store is a service, and jobs are as the ledger says."""
 
-    def __init__(self, store: ServiceStore) -> None:
-        self.store = store
+    def __init__(self, store: ServiceStore, place: Place) -> None:
+        self.store, self.place = store, place
 
     def status(self, job_id: str) -> JobStatus:
         return self.store.ledger.status(job_id)
@@ -1386,11 +1387,11 @@ def over(api_server: Any) -> Iterator[Sites]:
 
     before = mount.app.state.opening
     with before.lent() as ours:
-        capacity = ours.capacity
+        place = ours.backend.place
 
     def go(*stores: ServiceStore) -> None:
-        backends: Iterator[Any] = map(Served, stores)
-        mount.app.state.opening = Opening(lambda: Site(at := next(backends), lambda: capacity, Answering(at)))
+        backends: Iterator[Any] = (Served(store, place) for store in stores)
+        mount.app.state.opening = Opening(lambda: Site(at := next(backends), Answering(at)))
 
     yield go
     mount.app.state.opening = before

@@ -153,7 +153,11 @@ def get_provider_info() -> dict[str, Any]:
                         "example": "False",
                         "default": "True",
                     },
-                    **added(lambda each: each.settings),
+                    # Airflow refuses the whole description where an option has no example.
+                    **{
+                        name: {"example": None, **option}
+                        for name, option in added(lambda each: each.settings).items()
+                    },
                 },
             }
         },
