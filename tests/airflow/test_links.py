@@ -203,6 +203,9 @@ def test_each_is_known_to_the_provider() -> None:
         f"{module.__name__}.{name}"
         for module in (links, link)
         for name, kind in vars(module).items()
-        if name.endswith("Link") and name != "PushedLink" and kind.__module__ == module.__name__
+        if name.endswith("Link")
+        and name[0] != "_"
+        and name != "PushedLink"
+        and kind.__module__ == module.__name__
     }
     assert set(get_provider_info()["extra-links"]) == made
