@@ -44,7 +44,7 @@ async def written(
 ) -> AsyncGenerator[bytes, None]:
     """Yield each part as an event; closes the parts with itself.
 
-    :param write: of the request that is answered (:class:`.protocol.Asked`).
+    :param write: of the request that is answered (:class:`.protocol.InferenceRequest`).
     """
     async with aclosing(parts):
         async for part in parts:

@@ -48,9 +48,9 @@ from muster_serving.routes import ModelPath
 from muster_serving.rpc.messages import body_of
 from muster_serving.signature import ModelSignature
 
-signature = Signature.parse(json.loads(sys.argv[1]))
+signature = ModelSignature.parse(json.loads(sys.argv[1]))
 read = lambda body, length=None, verb="/infer": protocol.read(
-    signature, protocol.Question(Call("", verb, name="m"), body, length), revision="1").columns
+    signature, protocol.Question(ModelPath("", verb, name="m"), body, length), revision="1").columns
 columns = {"x": [0.5, None], "day": [None, 3], "zone": ["a", None], "kind": ["k", "l"]}
 kinds = {c["name"]: c["datatype"] for c in json.loads(sys.argv[1])["inputs"]}
 masked = {"x": [0.5, 0], "day": [0, 3], "zone": ["a", ""], "kind": ["k", "l"],
@@ -101,7 +101,7 @@ from muster_serving.routes import ModelPath
 from muster_serving.signature import ModelSignature
 
 document, root = json.loads(sys.argv[1]), Path(sys.argv[2])
-signature = Signature.parse(document)
+signature = ModelSignature.parse(document)
 plain = json.dumps({"inputs": {"x": [0.5, None], "day": [None, 3.0], "zone": ["a", None], "kind": ["k", "l"]}}).encode()
 text = lambda *several: b"".join(struct.pack("<I", len(t)) + t for t in several)
 raw = {"x": struct.pack("<2f", 0.5, float("nan")), "day": struct.pack("<2q", 0, 3), "zone": text(b"a", b""),
@@ -109,15 +109,15 @@ raw = {"x": struct.pack("<2f", 0.5, float("nan")), "day": struct.pack("<2q", 0, 
 kinds = {c["name"]: c["datatype"] for c in document["inputs"]}
 head = json.dumps({"inputs": [{"name": n, "datatype": kinds.get(n, "BOOL"), "shape": [2],
                                "parameters": {"binary_data_size": len(v)}} for n, v in raw.items()]}).encode()
-answers = [Answer(200, json.dumps({"outputs": {"row": ["a", "b"]}}).encode(), ()),
-           Answer(200, json.dumps({"model_name": "m", "outputs": [{"name": "row", "datatype": "BYTES", "shape": [2], "data": ["a", "b"]}]}).encode(), ())]
+answers = [HttpAnswer(200, json.dumps({"outputs": {"row": ["a", "b"]}}).encode(), ()),
+           HttpAnswer(200, json.dumps({"model_name": "m", "outputs": [{"name": "row", "datatype": "BYTES", "shape": [2], "data": ["a", "b"]}]}).encode(), ())]
 found = {}
 for name, hashed in (("plain", []), ("hidden", ["zone", "day"])):
     (root / name / "out").mkdir(parents=True)
     order = LogOrder(folder=root / name, share=1.0, hashed=frozenset(hashed), key=b"key") if hashed else LogOrder(folder=root / name, share=1.0)
-    log = RequestLog(order, signature, name="m", revision="r1", model="volume://m@1")
-    log.keep(Question(Call("", ":predict"), plain), answers[0])
-    log.keep(Question(Call("", "/infer"), head + b"".join(raw.values()), len(head)), answers[1])
+    log = RequestLogWriter(order, signature, name="m", revision="r1", model="volume://m@1")
+    log.keep(Question(ModelPath("", ":predict"), plain), answers[0])
+    log.keep(Question(ModelPath("", "/infer"), head + b"".join(raw.values()), len(head)), answers[1])
     log.close()
     collect(sorted((root / name).rglob("*" + spool.SUFFIX)), None, root / name / "out")
     table = pq.read_table(root / name / "out").to_pylist()

@@ -4,7 +4,7 @@ The platform runs this file by its path, as the process that is to become the ke
 becomes the keeper, so a keeper has its guardian from its first moment. A guardian is a child of the keeper that it
 guards; when that dies, it forks the next guardian and becomes the next keeper. A guardian that dies is replaced by its
 keeper (``kept.Guardian``), which also ends it when there is nothing left to keep. It knows the names of home, cache
-and deployment, and holds open what outlives a keeper (``kept.Kept``): users who connect meanwhile wait or are answered.
+and deployment, and holds open what outlives a keeper (``kept.KeptNumbers``): users who connect meanwhile wait or are answered.
 
 Of the standard library it imports little, because each deployment has one such process.
 """
