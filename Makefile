@@ -76,7 +76,7 @@ test-airflow-34:  ## What differs between Airflow 3.3 and 3.4, on 3.4
 	@$(MAKE) --no-print-directory AIRFLOW=3.4 other-airflow
 
 other-airflow: $(READY)
-	$(PYTEST) -m "$(HERE)" -n 2 --dist loadfile tests/unit/airflow --ignore tests/unit/airflow/authoring/test_values.py tests/airflow/test_interruption.py tests/airflow/test_plan.py tests/airflow/test_triggering.py tests/airflow/test_assets.py tests/airflow/test_foreign_tasks.py tests/airflow/test_links.py tests/airflow/test_listener.py "tests/airflow/test_deferral.py::test_a_search_that_is_marked_failed_stops_its_trials_and_goes_on_when_it_is_cleared"
+	$(PYTEST) -m "$(HERE)" -n 2 --dist loadfile tests/unit/airflow tests/unit/ext/page tests/unit/ext/up --ignore tests/unit/airflow/authoring/test_values.py tests/airflow/test_interruption.py tests/airflow/test_plan.py tests/airflow/test_triggering.py tests/airflow/test_assets.py tests/airflow/test_foreign_tasks.py tests/airflow/test_links.py tests/airflow/test_listener.py "tests/airflow/test_deferral.py::test_a_search_that_is_marked_failed_stops_its_trials_and_goes_on_when_it_is_cleared"
 
 soak: $(READY)  ## Many faults and long loads, those of a cluster too (root; some hours)
 	$(PYTEST) -o faulthandler_timeout=0 -m "soak and not cluster and not data"
