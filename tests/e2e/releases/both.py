@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from importlib import import_module
 from typing import Any
 
 
 def either(name: str, *modules: str) -> Any:
-    """A function, from the first of these modules that this release has."""
-    for module in modules:
-        try:
-            return getattr(import_module(module), name)
-        except ModuleNotFoundError:
-            continue
+    """A function or class, from the first of these modules that this release has; ``module:NAME`` where its name is another one."""
+    for place in modules:
+        module, _, other = place.partition(":")
+        with suppress(ModuleNotFoundError, AttributeError):
+            return getattr(import_module(module), other or name)
     raise ModuleNotFoundError(f"no {name} in {', '.join(modules)}")
 
 
@@ -28,6 +28,6 @@ def machine_backend(settings: Any) -> Any:
 roll_back = either("roll_back", "muster.backends.releases.manual", "muster.backends.releases.byhand")
 zipapp = either("zipapp", "muster.images.worker_archive", "muster.backends.worker_archive")
 Input = either("Input", "muster.core.data", "muster.core.job")
-Output = either("Output", "muster.core.data", "muster.core.job")
+Output = either("Output", "muster.core.data:OutputTarget", "muster.core.data", "muster.core.job")
 Pinned = either("Pinned", "muster.core.data", "muster.core.job")
 Origin = either("Origin", "muster.core.origin", "muster.core.job")

@@ -11,7 +11,7 @@ from typing import Any
 from both import machine_backend, roll_back
 
 from muster.backends.base import Backend
-from muster.backends.releases.driver import ReleaseDriver, begin
+from muster.backends.releases.driver import begin
 from muster.backends.releases.plan import Plan
 from muster.core.deployment import DeploymentSpec, SmokeRequest
 from muster.core.errors import MusterError
@@ -42,7 +42,7 @@ def drive(backend: Backend, folder: Path, address: str, slope: str, steps: str) 
     """Release a version, in steps such as ``20`` or ``20,100``, to the last of them; how that ended."""
     plan = Plan(steps=tuple(map(int, steps.split(","))), hold_seconds=(0.2,))
     asked = spec(backend, folder / "serve" / "requirements.txt", address, float(slope))
-    driver: ReleaseDriver = begin(deployments(backend), asked, plan=plan, by=f"test {address}")
+    driver = begin(deployments(backend), asked, plan=plan, by=f"test {address}")
     deadline = time.monotonic() + SECONDS
     while (outcome := driver.step()) is None:
         if time.monotonic() > deadline:
