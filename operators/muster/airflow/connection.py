@@ -18,6 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from muster.core.errors import SpecError
+from muster.core.extras import need
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
@@ -88,6 +89,7 @@ def cluster_settings(connection: Connection, conn_id: str) -> ClusterSettings:
 
 def _access(connection: Connection, conn_id: str) -> Access:
     """Let the provider's hook configure the client, as for its own operators."""
+    need("kubernetes", what="[muster] connection")
     from airflow.providers.cncf.kubernetes.hooks.kubernetes import KubernetesHook
     from airflow.sdk.exceptions import AirflowException
     from kubernetes.config import ConfigException

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from muster.backends.base import PATIENCE_SECONDS
 from muster.backends.jobs.checks import Resolve, from_environment
-from muster.core.extras import need
 from muster.core.settings import Settings
 
 if TYPE_CHECKING:
@@ -52,7 +51,6 @@ def open_place(
 
 
 def _named(path: Path) -> NamedCluster:
-    need("kubernetes", what="a cluster")
     from muster.backends.kubernetes.api.connection import connect
     from muster.backends.kubernetes.cluster_file import read_file
     from muster.backends.kubernetes.place import NamedCluster

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from muster.backends.kubernetes.api.access import Access, ClientAccess, plain_access, user_agent
 from muster.core.errors import SpecError
+from muster.core.extras import need
 
 if TYPE_CHECKING:
     from kubernetes.client import Configuration
@@ -37,6 +38,7 @@ def connect(
 
 def by_client(place: str | None, context: str | None, env: Mapping[str, str]) -> Access:
     """Read a kubeconfig with the Kubernetes client: it knows every way to authenticate, and takes longer to import."""
+    need("kubernetes", what="this way to authenticate to a cluster")
     from kubernetes.client import Configuration
 
     configuration: Configuration = Configuration()
