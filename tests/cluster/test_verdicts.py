@@ -305,7 +305,7 @@ class TestWhatGoesOn:
 
 
 class TestPodGroups:
-    """Without Kueue: Kubernetes' own gangs. A priority is a PriorityClass there, and nobody made one."""
+    """Without Kueue: Kubernetes' own gangs. A priority is a PriorityClass there, and the cluster has none."""
 
     @pytest.fixture
     def groups(self, here: Jobs) -> Cluster:

@@ -56,8 +56,8 @@ class TaskCost:
 
     :param facts: a dataclass of its own, for JSON.
     :param lines: the same for people. `warnings`: what they should know before it runs.
-    :param durations: seconds from its beginning to its end, one for each play; empty where nobody knows.
-    :param cpu_hours: at the median, as `gpu_hours`; None where nobody knows.
+    :param durations: seconds from its beginning to its end, one for each play; empty where they are not known.
+    :param cpu_hours: at the median, as `gpu_hours`; None where that is not known.
     """
 
     facts: Any

@@ -1,7 +1,7 @@
 """What an extension adds to muster, and how extensions are found.
 
-The core is the road of a model. A capability beside the road is an extension: one folder, ``muster/ext/NAME``, or a
-distribution of somebody else's. Both are found by the entry-point group ``muster.extensions``, whose entries name an
+The core is the road of a model. A capability beside the road is an extension: one folder, ``muster/ext/NAME``, or
+another distribution. Both are found by the entry-point group ``muster.extensions``, whose entries name an
 :class:`Extension`. The core imports none of them.
 """
 
@@ -162,9 +162,8 @@ def _entries() -> Iterator[tuple[str, str]]:
             except OSError:  # it has none, or only others may read it
                 continue
             project = distribution.name.partition("-")[0]
-            if (
-                f"[{GROUP}]" in text and project not in known
-            ):  # what stands first on the path is what is imported
+            # What stands first on the path is what is imported.
+            if f"[{GROUP}]" in text and project not in known:
                 known.add(project)
                 yield from _group(text)
 

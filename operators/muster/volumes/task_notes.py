@@ -1,4 +1,4 @@
-"""What whoever runs tasks notes in the store: how tasks without a job ended, and which runs go on.
+"""Notes in the store about tasks and runs: how tasks without a job ended, and which runs go on.
 
 ::
 

@@ -43,7 +43,7 @@ class Starts:
 
     :param why: the reason of ``never`` and ``unknown``.
     :param ahead: the jobs that wait before it in its queue, the next to start first.
-    :param ends: None where no run of this stage has ended here, so that nobody knows how long it takes.
+    :param ends: None where no run of this stage has ended here, so its duration is not known.
     """
 
     when: When
