@@ -120,7 +120,7 @@ class Loop:
 
     def seconds(self, task_id: str) -> float | None:
         """Return how long a task took here, from the start of its first instance to the end of its last."""
-        found = [(each.began or 0, each.seconds or 0) for key, each in self._ran.items() if key[0] == task_id]
+        found = [(self._began[key], ran.seconds or 0) for key, ran in self._ran.items() if key[0] == task_id]
         return max(map(sum, found)) - min(began for began, _ in found) if found else None
 
     def ran(self, task_id: str, map_index: int) -> Ran:
