@@ -16,7 +16,7 @@ from muster_serving.errors import RequestError, ServingError
 
 MAX_BODY_BYTES = 16 << 20
 MAX_HELD_BYTES = 256 << 20
-ADVANCE_BYTES = 64 << 10
+_ADVANCE_BYTES = 64 << 10
 STALLED_SECONDS = 0.25  # a body that gets no more for this long may be dropped
 
 _FULL = "other requests' bodies fill this server's memory for bodies: try again"
@@ -113,7 +113,7 @@ class Arriving:
             raise RequestError(_FULL, status=503)
         self._pieces.append(piece)
         self._length += len(piece)
-        if self._length >= self._advanced_to + ADVANCE_BYTES:
+        if self._length >= self._advanced_to + _ADVANCE_BYTES:
             self._advanced_to, self._advanced_at = self._length, asyncio.get_running_loop().time()
             self._budget.advanced(self)
 

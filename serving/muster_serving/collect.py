@@ -40,8 +40,8 @@ READ = b"muster.spool"
 BLOCK_FRAMES, BLOCK_BYTES = 4096, 32 << 20
 UNREAD, OFFSETS, WHY = "_unread", "offsets.json", "why.txt"  # readers of Parquet pass by what begins so
 _LONGEST_FIRST_LINE = 16 << 20
-CLIENT_SECONDS = 300.0
-MEMORY_SHARE = 0.6  # of its container's, for one order
+_CLIENT_SECONDS = 300.0
+_MEMORY_SHARE = 0.6  # of its container's, for one order
 _CGROUP_MEMORY = "/sys/fs/cgroup/memory.max"
 
 _PYTHON: Mapping[str, type[int | float]] = {"INT": int, "FP": float}  # pyarrow takes 2**24 + 1 for no float32
@@ -268,7 +268,7 @@ def _link(source: Path, target: Path) -> None:
         shutil.copyfile(source, target)
 
 
-def carry_out(order: Mapping[str, Any]) -> dict[str, Any]:
+def _carry_out(order: Mapping[str, Any]) -> dict[str, Any]:
     """Do what an order says; return the answer, or ``{"error": …}`` where a file cannot be read, whatever is in it."""
     try:
         return collect(
@@ -288,7 +288,7 @@ def apart(order: Mapping[str, Any]) -> bytes:
         try:
             _bound_memory()
             with os.fdopen(writing, "wb") as out:
-                out.write(json.dumps(carry_out(order)).encode())
+                out.write(json.dumps(_carry_out(order)).encode())
         finally:
             os._exit(0)
     os.close(writing)
@@ -313,17 +313,17 @@ def _bound_memory() -> None:
         for line in Path("/proc/self/status").read_text("ascii").splitlines()
         if line.startswith("VmData:")
     )
-    most = mapped + int(MEMORY_SHARE * most)
+    most = mapped + int(_MEMORY_SHARE * most)
     resource.setrlimit(resource.RLIMIT_DATA, (most, most))
 
 
 def listen(path: Path) -> None:
     """Carry out the orders of one client, until it hangs up.
 
-    :raises TimeoutError: none came in :data:`CLIENT_SECONDS`.
+    :raises TimeoutError: none came in :data:`_CLIENT_SECONDS`.
     """
     with socket.socket(socket.AF_UNIX) as door:
-        door.settimeout(CLIENT_SECONDS)
+        door.settimeout(_CLIENT_SECONDS)
         door.bind(str(path))
         door.listen(1)
         client, _ = door.accept()
@@ -339,7 +339,7 @@ def main() -> None:
     if sys.argv[1:2] == ["--listen"]:
         listen(Path(sys.argv[2]))
         return
-    found = carry_out(json.load(sys.stdin))
+    found = _carry_out(json.load(sys.stdin))
     if "error" in found:
         sys.exit(found["error"])
     print(json.dumps(found))  # noqa: T201 its answer

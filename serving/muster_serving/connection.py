@@ -17,7 +17,7 @@ from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 LINE_BYTES = 16 << 10  # the URL, and each header
-HEADERS_BYTES = 64 << 10
+_HEADERS_BYTES = 64 << 10
 HEADERS = 100
 
 HEAD_SECONDS = 10.0
@@ -209,8 +209,8 @@ class LimitedConnection(HttpToolsProtocol):  # type: ignore[misc]
         """Refuse too long headers. :raises _Refused: 431. :param length: of the last header."""
         if length > LINE_BYTES:
             raise _Refused(_TOO_LARGE, _LONG_HEADER)
-        if self._headers_bytes > HEADERS_BYTES:
-            raise _Refused(_TOO_LARGE, f"the headers have more than {HEADERS_BYTES} bytes")
+        if self._headers_bytes > _HEADERS_BYTES:
+            raise _Refused(_TOO_LARGE, f"the headers have more than {_HEADERS_BYTES} bytes")
         if len(self.headers) >= HEADERS:
             raise _Refused(_TOO_LARGE, f"there are more than {HEADERS} headers")
 

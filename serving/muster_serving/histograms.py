@@ -26,7 +26,7 @@ OTHERS = "(others)"
 NULL = "(null)"
 MOST_BYTES = 1 << 20
 MOST_INPUTS = 200
-MOST_BINS = 64
+_MOST_BINS = 64
 MOST_CHARACTERS = 256
 MOST_ROWS = 1 << 53  # up to here, each whole number is one as a float, too
 _MOST_WHOLE = 1 << 64
@@ -72,7 +72,7 @@ class Bins:
             labels, place = _labels(edges), _between(edges, column)
         if column.nullable:
             labels = (*labels, _unlike(NULL, labels))
-        need(len(labels) <= MOST_BINS, f"{where}: {len(labels)} bins, need at most {MOST_BINS}")
+        need(len(labels) <= _MOST_BINS, f"{where}: {len(labels)} bins, need at most {_MOST_BINS}")
         counts = entry.get("counts")
         if column.nullable and isinstance(counts, list):
             counts = [*counts, entry.get("nulls", 0)]

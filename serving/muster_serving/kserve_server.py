@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from muster_serving.rpc.listener import GrpcListener
 
 GRACE_SECONDS = 30  # for requests under way at the end; longer where answers in parts may take longer
-SEE_OFF_SECONDS = 0.2
-CUT_SECONDS = 1.0
+_SEE_OFF_SECONDS = 0.2
+_CUT_SECONDS = 1.0
 
 
 class DeployedModel(sdk.Model):  # type: ignore[misc]
@@ -145,14 +145,14 @@ class DeploymentServer(sdk.ModelServer):  # type: ignore[misc]
     async def _see_off(self, listener: HttpListener) -> None:
         """End a listener when its last client has disconnected."""
         while listener.server_state.connections:
-            await asyncio.sleep(SEE_OFF_SECONDS)
+            await asyncio.sleep(_SEE_OFF_SECONDS)
         listener.should_exit = True
         self._listeners.remove(listener)
 
     async def _see_cut_off(self) -> None:
         """Return when the answers that are cut off have said so to their clients."""
         if cut := [task for listener in self._listeners for task in listener.server_state.tasks]:
-            await asyncio.wait(cut, timeout=CUT_SECONDS)
+            await asyncio.wait(cut, timeout=_CUT_SECONDS)
 
     def _keep(self, running: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(running)

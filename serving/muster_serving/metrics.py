@@ -35,13 +35,13 @@ REQUESTS = Counter(
     ["model", "revision", "outcome"],
     registry=_REGISTRY,
 )
-UNSEEN = Counter(
+_UNSEEN = Counter(
     "muster_unseen_requests",
     "Answered requests with a value that is none of its input's categories: the fallback stood in for it",
     ["model", "revision"],
     registry=_REGISTRY,
 )
-OUTSIDE = Counter(
+_OUTSIDE = Counter(
     "muster_outside_requests",
     "Answered requests with a value that no training row had, by input, and by what was left: the range of its numbers, or its "
     "categories (category)",
@@ -118,12 +118,12 @@ class RevisionMetrics:
     ) -> None:
         self._labels = (model, revision)
         self._seconds = SECONDS.labels(model, revision)
-        self._unseen = UNSEEN.labels(model, revision)
+        self._unseen = _UNSEEN.labels(model, revision)
         found = (inputs or {}).items()
         self._outside = {n: (*self._labels, n, c.kind_outside) for n, c in found if c.kind_outside}
         self._fallbacks = {name for name, column in found if column.fallback is not None}
         for labels in self._outside.values():
-            OUTSIDE.labels(*labels)  # a rate needs the 0 before the first
+            _OUTSIDE.labels(*labels)  # a rate needs the 0 before the first
         self._counts = {kind: REQUESTS.labels(model, revision, name) for kind, name in _OUTCOMES.items()}
         if histograms:
             INPUTS.shown[self._labels] = histograms
@@ -142,16 +142,16 @@ class RevisionMetrics:
     def outside(self, names: tuple[str, ...]) -> None:
         """Count a request by its inputs with a value that no training row had, and once where a fallback stood in."""
         for name in names:
-            OUTSIDE.labels(*self._outside[name]).inc()
+            _OUTSIDE.labels(*self._outside[name]).inc()
         if not self._fallbacks.isdisjoint(names):
             self._unseen.inc()
 
     def forget(self) -> None:
         """Remove the revision's series."""
         SECONDS.remove(*self._labels)
-        UNSEEN.remove(*self._labels)
+        _UNSEEN.remove(*self._labels)
         for labels in self._outside.values():
-            OUTSIDE.remove(*labels)
+            _OUTSIDE.remove(*labels)
         INPUTS.shown.pop(self._labels, None)
         for outcome in _OUTCOMES.values():
             REQUESTS.remove(*self._labels, outcome)

@@ -98,7 +98,7 @@ def read(signature: ModelSignature, question: Question, *, revision: str) -> Inf
     with fault_of(RequestError, "reading the request"):
         call, body, length = question[:3]
         if call.verb != ":predict":
-            asked = read_v2(signature, body, name=call.name, revision=revision, json_length=length)
+            asked = _read_v2(signature, body, name=call.name, revision=revision, json_length=length)
             if call.verb == STREAM and asked.as_bytes:
                 raise RequestError("events are text: ask for no binary outputs, or at /infer")
             return asked
@@ -107,7 +107,7 @@ def read(signature: ModelSignature, question: Question, *, revision: str) -> Inf
         return read_v1(signature, body)
 
 
-def read_v2(
+def _read_v2(
     signature: ModelSignature, body: bytes, *, name: str, revision: str, json_length: int | None
 ) -> InferenceRequest:
     """Read the body of ``POST /v2/models/NAME/infer``. :raises RequestError: as :func:`read`."""
@@ -163,7 +163,7 @@ def read_v1(signature: ModelSignature, body: bytes) -> InferenceRequest:
     if ("instances" in asked) == ("inputs" in asked):
         raise RequestError('expected {"instances": [{…}]} or {"inputs": {…}}, one of the two')
     by_row = "instances" in asked
-    columns = from_rows(asked["instances"]) if by_row else asked["inputs"]
+    columns = _from_rows(asked["instances"]) if by_row else asked["inputs"]
     flat, rows = read_columns(signature, columns)
     return InferenceRequest(flat, rows, _write_rows if by_row else _write_columns)
 
@@ -191,7 +191,7 @@ def read_columns(signature: ModelSignature, columns: Any) -> tuple[dict[str, lis
     return _columns(signature, columns)
 
 
-def from_rows(rows: Any) -> dict[str, list[Any]]:
+def _from_rows(rows: Any) -> dict[str, list[Any]]:
     """Turn v1's rows into columns. :raises RequestError: they are no rows, or their names differ."""
     if type(rows) is not list or not rows:
         raise RequestError(f"instances: found {_kind(rows)}, expected a list of one or more objects")
@@ -370,7 +370,7 @@ def read_request(
     columns: Mapping[str, list[Any] | Array]
     if v1:
         columns, rows = _columns(
-            signature, from_rows(asked["instances"]) if "instances" in asked else asked["inputs"]
+            signature, _from_rows(asked["instances"]) if "instances" in asked else asked["inputs"]
         )
     else:
         tail = NOTHING if json_length is None else Tail(body, json_length)

@@ -36,11 +36,11 @@ from muster_serving.protocol import Question
 from muster_serving.signature import ModelSignature
 
 PAUSE_SECONDS = 0.25
-MOST_WAITING_BYTES = 64 << 20
-KEEP_FREE_BYTES = 512 << 20
-KEEP_FREE_SHARE = 0.05
-SAY_SECONDS = 60.0
-HASH_BYTES = 16
+_MOST_WAITING_BYTES = 64 << 20
+_KEEP_FREE_BYTES = 512 << 20
+_KEEP_FREE_SHARE = 0.05
+_SAY_SECONDS = 60.0
+_HASH_BYTES = 16
 KEY = "key"
 
 logger = logging.getLogger("muster.serving")
@@ -120,7 +120,7 @@ class RequestLogWriter:
         self._waiting: deque[spool.Frame] = deque()
         self._hour, self._began, self._ends = "", 0.0, 0.0  # of the last request that was written
         self._taken_bytes = self._written_bytes = 0  # each is written by one thread alone
-        self._dropped, self._said = 0, -SAY_SECONDS
+        self._dropped, self._said = 0, -_SAY_SECONDS
         self._file: _SpoolFile | None = None
         self._wake, self._closing = threading.Event(), False
         self._thread = threading.Thread(target=self._run, name=f"log-{revision}", daemon=True)
@@ -131,7 +131,7 @@ class RequestLogWriter:
         share = self._order.share
         if answer.status != 200 or (share < 1 and random() >= share):  # noqa: S311 no secret depends on it
             return answer
-        if self._taken_bytes - self._written_bytes > MOST_WAITING_BYTES:
+        if self._taken_bytes - self._written_bytes > _MOST_WAITING_BYTES:
             self._drop(1, "the disk is slower than the requests")
             return answer
         now = time.time()
@@ -227,7 +227,7 @@ class RequestLogWriter:
     def _hash(self, value: Any) -> str | None:
         if is_null(value):
             return None  # as it stands in a column that is not hashed
-        return blake2b(orjson.dumps(value), key=self._order.key, digest_size=HASH_BYTES).hexdigest()
+        return blake2b(orjson.dumps(value), key=self._order.key, digest_size=_HASH_BYTES).hexdigest()
 
     def _end_file(self) -> None:
         ended, self._file = self._file, None
@@ -239,7 +239,7 @@ class RequestLogWriter:
         self._lost.inc(requests)
         self._dropped += requests
         now = time.monotonic()
-        if now - self._said >= SAY_SECONDS:
+        if now - self._said >= _SAY_SECONDS:
             self._said = now
             logger.error(
                 "request log: %d requests are not kept (%s); they were answered. Free disk space below %s",
@@ -297,5 +297,5 @@ def _check_room(folder: Path) -> None:
     """Leave the disk some room: the store and the keeper need it more. :raises OSError: there is too little."""
     found = os.statvfs(folder)
     free, whole = found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
-    if free < min(KEEP_FREE_BYTES, KEEP_FREE_SHARE * whole):
+    if free < min(_KEEP_FREE_BYTES, _KEEP_FREE_SHARE * whole):
         raise OSError(errno.ENOSPC, f"only {free >> 20} MiB are free on the disk")

@@ -33,7 +33,7 @@ except ModuleNotFoundError as error:
         "it and the model's libraries, image=…"
     ) from error
 
-TRIES = 4
+_TRIES = 4
 LOOK_SECONDS = 0.05
 BAD_ROWS = ".bad-rows.jsonl"
 """What the file of rows that were left out ends with."""
@@ -177,9 +177,9 @@ def _run(orders: Mapping[int, Mapping[str, Any]], processes: int, logs: Path, th
                 if process.returncode > 0:
                     raise ScoringError(said.splitlines()[-1] if said else f"shard {number} failed")
                 if process.returncode < 0:
-                    if tries[number] >= TRIES:
+                    if tries[number] >= _TRIES:
                         raise ScoringError(
-                            f"shard {number} was killed {TRIES} times, last by signal {-process.returncode}; with "
+                            f"shard {number} was killed {_TRIES} times, last by signal {-process.returncode}; with "
                             "signal 9 the memory was used up: give the task more, or run fewer at once"
                         )
                     print(  # noqa: T201 the job's log

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from muster_serving.predictor import Predictor
     from muster_serving.process.alone import AlonePredictor
 
-BLOCK_ROWS = 32768
-CSV_BLOCK_BYTES = 8 << 20
+_BLOCK_ROWS = 32768
+_CSV_BLOCK_BYTES = 8 << 20
 READ_BYTES = 1 << 20  # of each column at a time: a row group may be large
 
 
@@ -193,7 +193,7 @@ def _parquet_blocks(piece: RowRange, names: Sequence[str]) -> Iterator[tuple[int
         if at + rows > piece.begin and at < piece.end:
             first = at
             for batch in file.iter_batches(
-                BLOCK_ROWS, row_groups=[group], columns=list(names), use_threads=False
+                _BLOCK_ROWS, row_groups=[group], columns=list(names), use_threads=False
             ):
                 begin, end = max(piece.begin - first, 0), min(piece.end - first, batch.num_rows)
                 if begin < end:
@@ -211,7 +211,7 @@ def _csv_blocks(
     nullable = any(signature.inputs[name].nullable for name in texts)
     reader = pyarrow.csv.open_csv(
         piece.file,
-        read_options=pyarrow.csv.ReadOptions(use_threads=False, block_size=CSV_BLOCK_BYTES),
+        read_options=pyarrow.csv.ReadOptions(use_threads=False, block_size=_CSV_BLOCK_BYTES),
         convert_options=pyarrow.csv.ConvertOptions(
             column_types=types,
             strings_can_be_null=nullable,
@@ -229,8 +229,8 @@ def _csv_blocks(
     for batch in reader:
         for name, place in filled if nullable else ():
             batch = batch.set_column(place, name, batch.column(place).fill_null(""))
-        for begin in range(0, batch.num_rows, BLOCK_ROWS):
-            yield at + begin, batch.slice(begin, BLOCK_ROWS).select(list(names))
+        for begin in range(0, batch.num_rows, _BLOCK_ROWS):
+            yield at + begin, batch.slice(begin, _BLOCK_ROWS).select(list(names))
         at += batch.num_rows
 
 

@@ -15,9 +15,9 @@ from typing import Any
 from muster_serving.column import Column, need
 from muster_serving.errors import ModelError, RequestError
 
-FORMATS = (1, 2)
+_FORMATS = (1, 2)
 SIGNATURE = "signature.json"
-MAX_BATCH = 4096
+_MAX_BATCH = 4096
 NULLS = ".nulls"
 
 
@@ -27,7 +27,7 @@ class ModelSignature:
 
     inputs: Mapping[str, Column]
     outputs: Mapping[str, Column]
-    max_batch: int = MAX_BATCH
+    max_batch: int = _MAX_BATCH
     document: Mapping[str, Any] = field(default_factory=dict, compare=False)
     """The JSON that it was read from."""
 
@@ -55,10 +55,10 @@ class ModelSignature:
         need(not unknown, f"{what}: unknown key {', '.join(unknown)!r:.60}")
         found = document.get("format")
         need(
-            type(found) is int and found in FORMATS,
-            f"{what}: format is {found!r:.20}, this server reads {' and '.join(map(str, FORMATS))}",
+            type(found) is int and found in _FORMATS,
+            f"{what}: format is {found!r:.20}, this server reads {' and '.join(map(str, _FORMATS))}",
         )
-        max_batch = document.get("max_batch", MAX_BATCH)
+        max_batch = document.get("max_batch", _MAX_BATCH)
         need(
             type(max_batch) is int and max_batch > 0,
             f"{what}: max_batch is {max_batch!r:.40}, need 1 or more",

@@ -78,7 +78,11 @@ def test_jobs_plain_tasks_and_instances_run_side_by_side_and_are_told_apart(
     each = by_name["each"]
     assert [instance.arguments for instance in each.instances] == [{"name": "two"}, {"name": "three"}]
     assert each.seconds is not None
-    assert max(instance.seconds or 0 for instance in each.instances) <= each.seconds + ROUNDING <= result.seconds + 2 * ROUNDING
+    assert (
+        max(instance.seconds or 0 for instance in each.instances)
+        <= each.seconds + ROUNDING
+        <= result.seconds + 2 * ROUNDING
+    )
     assert sum(stage.seconds or 0 for stage in result.stages) > result.seconds, (
         "they took their time together"
     )

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from muster.ext.search.decorator import search as search
     from muster.ext.search.operator import SearchOperator as SearchOperator
 
-MODULES = {
+_MODULES = {
     "Batch": "muster.core.deployment",
     "Budget": "muster.core.search",
     "DeployOperator": "muster.airflow.operators.deploy",
@@ -80,7 +80,7 @@ MODULES = {
 
 def modules() -> dict[str, str]:
     """Return the module of each public name, those of extensions among them, sorted by name."""
-    return dict(sorted({**added(lambda each: each.operators), **MODULES}.items()))
+    return dict(sorted({**added(lambda each: each.operators), **_MODULES}.items()))
 
 
 def _of_extension(name: str) -> str | None:
@@ -95,7 +95,7 @@ def _of_extension(name: str) -> str | None:
 def __getattr__(name: str) -> Any:
     if name == "__all__":  # for `import *` and tests alone: it is the names of every extension, too
         return [*modules()]
-    module = MODULES.get(name) or (None if name.startswith("_") else _of_extension(name))
+    module = _MODULES.get(name) or (None if name.startswith("_") else _of_extension(name))
     if module is None:
         raise AttributeError("\n".join((f"module {__name__!r} has no attribute {name!r}", *problems())))
     return getattr(import_module(module), name)

@@ -8,7 +8,7 @@ from muster import __version__
 from muster.airflow import modules
 from muster.core.extensions import added, extensions
 
-DECORATORS = dict.fromkeys(("job", "gang"), "muster.airflow.operators.decorators")
+_DECORATORS = dict.fromkeys(("job", "gang"), "muster.airflow.operators.decorators")
 LINKS = (
     "JobLink",
     "CandidateLink",
@@ -146,7 +146,7 @@ def get_provider_info() -> dict[str, Any]:
         ],
         "task-decorators": [
             {"name": name, "class-name": f"{module}.{name}"}
-            for name, module in {**DECORATORS, **added(lambda each: each.decorators)}.items()
+            for name, module in {**_DECORATORS, **added(lambda each: each.decorators)}.items()
         ],
         "extra-links": [
             *(f"muster.airflow.links.{name}" for name in LINKS),

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from muster.volumes.protocols import ServedStore, Store
 
 INSTANCE = "instance"
-INLINE_WAIT = "20"
+_INLINE_WAIT = "20"
 CHECKPOINT_DAYS = "7"
 
 _FIELDS = {
@@ -156,7 +156,7 @@ def inline_wait_seconds() -> float:
 
     :raises SpecError: it is no number of seconds.
     """
-    return _number("inline_wait", INLINE_WAIT, "seconds")
+    return _number("inline_wait", _INLINE_WAIT, "seconds")
 
 
 def checkpoint_days() -> float:

@@ -19,7 +19,7 @@ from muster.volumes.protocols import Ledger
 
 Amounts = Mapping[str, float]
 
-PLAYS = 40
+_PLAYS = 40
 NEWEST = 500
 _UNKNOWN_SECONDS = 60.0  # of a job in a store where no job has ended
 _OVERDUE = 0.5  # a job that runs longer than any before it goes on for half of what it has run
@@ -164,7 +164,7 @@ def forecast(
     history = {name: sorted(each) for name, each in durations.items() if each}
     dice = random.Random(len(planned))  # noqa: S311 - a play, not a secret
     found: dict[str, list[tuple[float, float]]] = {each.name: [] for each in planned}
-    for _ in range(PLAYS):
+    for _ in range(_PLAYS):
         drawn = [
             _draw(each, history.get(each.history or each.name) or every, dice, now)
             for each in (*outlook.running, *outlook.waiting, *planned)
@@ -179,7 +179,7 @@ def forecast(
             known=(each.history or each.name) in history,
         )
         for each in planned
-        if len(found[each.name]) == PLAYS
+        if len(found[each.name]) == _PLAYS
     }
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 WINDOW_SECONDS = 10.0
 ANSWER_SECONDS = 60.0
 LOOK_SECONDS = 1.0
-ANSWER_LOOK_SECONDS = 0.1
+_ANSWER_LOOK_SECONDS = 0.1
 _CLEAR = "\x1b[H\x1b[2J"
 
 app = group("Deployments: named models that answer predictions.")
@@ -233,7 +233,7 @@ def _await_answer(
         if not told:
             note(f"{name}: the traffic goes to {what}, which does not answer yet{why}; waiting")
             told = True
-        pause(ANSWER_LOOK_SECONDS)
+        pause(_ANSWER_LOOK_SECONDS)
         status = deployments.deployment(name)
 
 

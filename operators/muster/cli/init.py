@@ -19,7 +19,7 @@ from muster.cli.screen import safe, say
 from muster.core.errors import SpecError
 from muster.core.shipped import shipped
 
-STARTER = "starter"
+_STARTER = "starter"
 _NAME = re.compile(r"[a-z][a-z0-9]{0,29}", re.ASCII)
 
 NEXT = (
@@ -53,11 +53,11 @@ def init(
     for path in (folder, test):
         if path.exists():
             raise SpecError(f"{path} already exists: choose another name, or move it away")
-    made = shipped(STARTER)
+    made = shipped(_STARTER)
     try:
         test.parent.mkdir(parents=True, exist_ok=True)
-        _write(made / "tests" / f"test_{STARTER}.py", test, name, dags=dags.absolute().name)
-        _write_folder(made / "dags" / STARTER, folder, name)
+        _write(made / "tests" / f"test_{_STARTER}.py", test, name, dags=dags.absolute().name)
+        _write_folder(made / "dags" / _STARTER, folder, name)
     except OSError as error:
         with suppress(OSError):
             test.unlink()  # write all or nothing
@@ -115,13 +115,13 @@ def _write_folder(source: Path, target: Path, name: str) -> None:
     try:
         for file in source.rglob("*"):
             if file.is_file() and "__pycache__" not in file.parts:
-                _write(file, part / str(file.relative_to(source)).replace(STARTER, name), name)
+                _write(file, part / str(file.relative_to(source)).replace(_STARTER, name), name)
         part.rename(target)
     finally:
         shutil.rmtree(part, ignore_errors=True)
 
 
 def _write(source: Path, target: Path, name: str, *, dags: str = "dags") -> None:
-    text = source.read_text(encoding="utf-8").replace(STARTER, name)
+    text = source.read_text(encoding="utf-8").replace(_STARTER, name)
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text(text.replace('PROJECT / "dags"', f'PROJECT / "{dags}"'), encoding="utf-8")

@@ -226,7 +226,7 @@ def _spec_fields(spec: JobSpec) -> Iterator[tuple[str, object]]:
     )
 
 
-def find_going_on(ledger: Ledger, text: str) -> str:
+def _find_going_on(ledger: Ledger, text: str) -> str:
     """Return the job whose id is `text` or begins with it; if several do, the only one that has not ended.
 
     :raises NotFound: no job matches. :raises SpecError: several match; the message names them.
@@ -358,7 +358,7 @@ def cancel(job: Which) -> None:
     A job that has already ended stays as it is.
     """
     backend = open_backend(patient=True)
-    job_id = find_going_on(backend.store.ledger, job)
+    job_id = _find_going_on(backend.store.ledger, job)
     before = backend.status(job_id)
     if before.state.ended:
         note(

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 from muster.cli.screen import note, safe
 
-SOONEST_SECONDS = 60.0
+_SOONEST_SECONDS = 60.0
 _CLOCK = re.compile(
     r"\d+ s$|^(\d+)/(?!\1 )\d+ .*"
 )  # seconds so far, or a count that has not reached its total
@@ -34,7 +34,7 @@ class Seldom:
     def __call__(self, line: str) -> None:
         """Write the line if it is due."""
         what, now = _CLOCK.sub("", line), self._clock()
-        if what == self._said and now - self._at < SOONEST_SECONDS:
+        if what == self._said and now - self._at < _SOONEST_SECONDS:
             return
         self._said, self._at = what, now
         self._write(line)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from muster.core.status import JobStatus
 
 WAITING, RUNNING = "waiting", "running"
-OF_A_RANK = "[rank "
+_OF_A_RANK = "[rank "
 _WORDS = {"none": "not run", "upstream_failed": "not run"}
 _TOLD = ("skipped", "up_for_retry")
 
@@ -106,7 +106,7 @@ class PlainView:
     def lines(self, task: str, lines: Sequence[str]) -> None:
         """Print the ranks' lines."""
         for line in lines:
-            if line.startswith(OF_A_RANK):  # a line may come before the job's running state
+            if line.startswith(_OF_A_RANK):  # a line may come before the job's running state
                 self._start(task)
             note(f"{safe(task)} | {safe(line)}")
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from muster.volumes.fsck import Report
 
 
-MOST_SHOWN = 5
+_MOST_SHOWN = 5
 """Problems of one version that are shown."""
 
 
@@ -79,11 +79,11 @@ def _show_report(report: Report, *, deep: bool) -> None:
     told = set[str]()
     for where, problems in groupby(report.problems, key=lambda problem: problem.where):
         found = sorted(problems, key=lambda problem: problem.harmless)  # damage first
-        for problem in found[:MOST_SHOWN]:
+        for problem in found[:_MOST_SHOWN]:
             say(f"{safe(where)}: {safe(problem.what)}", style="yellow" if problem.harmless else "red")
-        if len(found) > MOST_SHOWN:
-            say(f"{safe(where)}: and {len(found) - MOST_SHOWN} more; --json names all")
-        for advice in dict.fromkeys(problem.advice for problem in found[:MOST_SHOWN]):
+        if len(found) > _MOST_SHOWN:
+            say(f"{safe(where)}: and {len(found) - _MOST_SHOWN} more; --json names all")
+        for advice in dict.fromkeys(problem.advice for problem in found[:_MOST_SHOWN]):
             if advice not in told:
                 say(f"  {safe(advice)}")
                 told.add(advice)

@@ -16,7 +16,7 @@ from muster.core.origin import Origin
 from muster.core.resources import Resources
 
 LOOPBACK = "127.0.0.1"
-MOST_BODY_MIB = 16.0
+_MOST_BODY_MIB = 16.0
 
 FINISH_SECONDS = 30.0  # the servers' GRACE_SECONDS
 _LONGEST_WAIT_MS = 1000.0
@@ -205,8 +205,8 @@ class RequestLimits:
             raise SpecError(f"rate is {self.rate!r}: need a number of requests a second above 0")
         if self.burst is not None and (self.rate is None or type(self.burst) is not int or self.burst < 1):
             raise SpecError(f"burst is {self.burst!r}: need a whole number of 1 or more, beside a rate")
-        if self.body_mib is None or not 0 < self.body_mib <= MOST_BODY_MIB:
-            raise SpecError(f"body_mib is {self.body_mib!r}: need more than 0, at most {MOST_BODY_MIB:g}")
+        if self.body_mib is None or not 0 < self.body_mib <= _MOST_BODY_MIB:
+            raise SpecError(f"body_mib is {self.body_mib!r}: need more than 0, at most {_MOST_BODY_MIB:g}")
         for word in ("rate", "body_mib"):
             value = getattr(self, word)
             object.__setattr__(self, word, None if value is None else float(value))

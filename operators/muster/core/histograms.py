@@ -16,7 +16,7 @@ FILE = "histograms.json"
 FORMAT = 1
 BINS = 10
 FEW_VALUES = 20
-MOST_VALUES = 30
+_MOST_VALUES = 30
 MOST_INPUTS = 200  # these three as muster_serving.histograms reads them
 MOST_CHARACTERS = 256
 MOST_BYTES = 1 << 20
@@ -43,7 +43,7 @@ def of_texts(values: Iterable[str]) -> dict[str, Any]:
     """
     found = Counter(values)
     short = (value for value in found if len(value) <= MOST_CHARACTERS)
-    named = sorted(short, key=lambda value: (-found[value], value))[:MOST_VALUES]
+    named = sorted(short, key=lambda value: (-found[value], value))[:_MOST_VALUES]
     counts = [found[value] for value in named]
     return {"values": named, "counts": [*counts, found.total() - sum(counts)]}
 

@@ -20,7 +20,7 @@ PACKAGE = "muster_ingest"
 BEFORE = "before"
 """The input with the last version."""
 SQL, KAFKA = "sql", "kafka"
-SCHEMES = (
+_SCHEMES = (
     "s3",
     "s3a",
     "gs",
@@ -200,8 +200,8 @@ def check_url(value: object) -> str:
             "'kafka://CONNECTION/topic'"
         )
     parts = urlsplit(value)
-    if parts.scheme not in SCHEMES:
-        known = ", ".join(f"{each}://" for each in SCHEMES)
+    if parts.scheme not in _SCHEMES:
+        known = ", ".join(f"{each}://" for each in _SCHEMES)
         raise SpecError(f"{parts.scheme}:// is no kind of source; there are {known}")
     if "@" in parts.netloc and parts.scheme not in _CONTAINERS:
         raise SpecError(

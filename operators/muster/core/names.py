@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from muster.core.errors import SpecError
 
 JOB_ID_LENGTH = 40
-VOLUME_LENGTH = 128
-NOTE_LENGTH = 4_000
+_VOLUME_LENGTH = 128
+_NOTE_LENGTH = 4_000
 
 _LABEL = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?\Z")
 _SEGMENT = re.compile(r"[a-z0-9]([a-z0-9._-]*[a-z0-9])?\Z")
@@ -62,9 +62,9 @@ def check_volume(name: str) -> str:
     """Return `name`, one or more segments joined by ``/`` such as ``flights/model``, or raise SpecError."""
     wanted = (
         "need segments of a-z, 0-9, '.', '_' and '-' joined by '/', such as 'flights/features', "
-        f"no segment of digits alone, at most {VOLUME_LENGTH} characters"
+        f"no segment of digits alone, at most {_VOLUME_LENGTH} characters"
     )
-    if not isinstance(name, str) or not 0 < len(name) <= VOLUME_LENGTH:
+    if not isinstance(name, str) or not 0 < len(name) <= _VOLUME_LENGTH:
         raise SpecError(f"volume {_shown(name)}: {wanted}")
     for segment in name.split("/"):
         if not _SEGMENT.match(segment) or ".." in segment or segment.isdigit():
@@ -104,11 +104,11 @@ def check_new_partition(name: str) -> str:
 
 def check_note(note: str) -> str:
     """Return what a person says of a version: text of at most 4,000 characters, or raise SpecError."""
-    if not isinstance(note, str) or len(note) > NOTE_LENGTH:
+    if not isinstance(note, str) or len(note) > _NOTE_LENGTH:
         found = (
             f"{len(note)} characters" if isinstance(note, str) else f"{_shown(note)}, {type(note).__name__}"
         )
-        raise SpecError(f"note is {found}: need text of at most {NOTE_LENGTH} characters")
+        raise SpecError(f"note is {found}: need text of at most {_NOTE_LENGTH} characters")
     return note
 
 

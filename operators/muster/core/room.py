@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 CLAIM = "the store's claim"
-COMFORTABLE_BYTES = 2 << 30
+_COMFORTABLE_BYTES = 2 << 30
 SCARCE_BYTES = 512 << 20
 _MAKE_ROOM = (
     "make room{then}: `muster jobs gc` shows what ended jobs still hold{held}, `muster volumes gc` "
@@ -53,7 +53,7 @@ class Room:
     @property
     def comfortable(self) -> bool:
         """Whether no message needs to mention it."""
-        return self.free_bytes >= COMFORTABLE_BYTES and self.files_left != 0
+        return self.free_bytes >= _COMFORTABLE_BYTES and self.files_left != 0
 
     @property
     def warning(self) -> str:

@@ -17,7 +17,7 @@ from muster.core.job import JobSpec
 from muster.core.names import check_identifier
 from muster.core.space import Dimension, check_space, grid_size
 
-MOST_TRIALS = 100_000
+_MOST_TRIALS = 100_000
 
 
 class Mode(str, Enum):
@@ -103,9 +103,9 @@ class SearchSpec:
                 raise SpecError(
                     f"until is {self.until!r}, which the space has too: the search sets it to the rungs"
                 )
-        _check_count("trials", self.trials, least=1, most=MOST_TRIALS)
+        _check_count("trials", self.trials, least=1, most=_MOST_TRIALS)
         if self.at_once is not None:
-            _check_count("at_once", self.at_once, least=1, most=MOST_TRIALS)
+            _check_count("at_once", self.at_once, least=1, most=_MOST_TRIALS)
         _check_count("retries", self.retries, least=0, most=100)
         _check_count("seed", self.seed, least=0, most=2**32 - 1)
         size = grid_size(self.space) if self.sampler is Sampler.GRID else self.trials

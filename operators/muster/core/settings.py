@@ -26,7 +26,7 @@ from shlex import quote
 
 from muster.core.errors import SpecError
 
-HOME_NAME = ".muster"
+_HOME_NAME = ".muster"
 INTERPRETER = "MUSTER_INTERPRETER_"
 
 
@@ -59,7 +59,7 @@ class Settings:
         """
         env = os.environ if environment is None else environment
         here = (start or Path.cwd()).absolute()
-        home = Path(env["MUSTER_HOME"]) if env.get("MUSTER_HOME") else _found(here) or here / HOME_NAME
+        home = Path(env["MUSTER_HOME"]) if env.get("MUSTER_HOME") else _found(here) or here / _HOME_NAME
         cache = Path(env["MUSTER_CACHE"]) if env.get("MUSTER_CACHE") else _cache(env) / "muster"
         folders = [Path(part).absolute() for part in env.get("MUSTER_IMAGES", "").split(":") if part]
         return cls(
@@ -92,7 +92,7 @@ class Settings:
         One of another name may be a folder in which git has something.
         """
         self.home.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if self.home.name == HOME_NAME:
+        if self.home.name == _HOME_NAME:
             with (
                 suppress(OSError),
                 (self.home / ".gitignore").open("x") as file,
@@ -147,12 +147,12 @@ def _cache(env: Mapping[str, str]) -> Path:
 def _found(here: Path) -> Path | None:
     """Return the nearest ``.muster``. Airflow runs code of a home, so one that nobody named must be the user's own."""
     for folder in (here, *here.parents):
-        home = folder / HOME_NAME
+        home = folder / _HOME_NAME
         if not home.is_dir():
             continue
         named = (
             f"MUSTER_HOME={quote(str(home))} says that you trust all who can write there; "
-            f"MUSTER_HOME={quote(str(here / HOME_NAME))} begins a home of your own"
+            f"MUSTER_HOME={quote(str(here / _HOME_NAME))} begins a home of your own"
         )
         for stat in (home.lstat(), home.stat()):
             if stat.st_uid != os.geteuid():

@@ -99,7 +99,7 @@ class JobEvent:
     lines: tuple[str, ...] = ()
 
 
-MOST_METRICS = 2000
+_MOST_METRICS = 2000
 
 
 def check_metrics(metrics: object) -> dict[str, float]:
@@ -114,9 +114,9 @@ def check_metrics(metrics: object) -> dict[str, float]:
             f"the entrypoint returned {type(metrics).__name__}: return None or a dict of metrics "
             "such as {'auc': 0.72}"
         )
-    if len(metrics) > MOST_METRICS:
+    if len(metrics) > _MOST_METRICS:
         raise SpecError(
-            f"there are {len(metrics)} metrics: need {MOST_METRICS} or fewer; put what is more into an output"
+            f"there are {len(metrics)} metrics: need {_MOST_METRICS} or fewer; put what is more into an output"
         )
     checked: dict[str, float] = {}
     for name, value in metrics.items():

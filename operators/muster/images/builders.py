@@ -12,7 +12,7 @@ from pathlib import Path
 
 from muster.core.errors import MusterError, SpecError
 
-BUILDERS = ("buildah", "podman", "docker")
+_BUILDERS = ("buildah", "podman", "docker")
 _LAST_LINES = 15
 _LONGEST_LINE = 400
 
@@ -36,14 +36,14 @@ class Builder:
 
         :raises ContainerError: it is not there; SpecError: it is not known.
         """
-        if wanted is not None and wanted not in BUILDERS:
-            raise SpecError(f"builder {wanted!r:.40}: known are {', '.join(BUILDERS)}")
-        for program in (wanted,) if wanted else BUILDERS:
+        if wanted is not None and wanted not in _BUILDERS:
+            raise SpecError(f"builder {wanted!r:.40}: known are {', '.join(_BUILDERS)}")
+        for program in (wanted,) if wanted else _BUILDERS:
             path = shutil.which(program)
             if path:
                 return cls(program=program, path=path)
         raise ContainerError(
-            f"no {wanted or ', '.join(BUILDERS[:-1]) + ' or ' + BUILDERS[-1]} here: container images are built with "
+            f"no {wanted or ', '.join(_BUILDERS[:-1]) + ' or ' + _BUILDERS[-1]} here: container images are built with "
             "one of them; install one, such as Debian's package buildah, or build on a machine that has it"
         )
 

@@ -26,7 +26,7 @@ from muster.volumes.manifest import digest_of
 
 OLDEST = (3, 10)  # for which the worker is written
 ANSWER_SECONDS = 30.0
-CARDS_SECONDS = 120.0  # a first import of torch reads gigabytes
+_CARDS_SECONDS = 120.0  # a first import of torch reads gigabytes
 _LONGEST_BYTES = 1 << 22
 MARK = "muster-interpreter:"
 
@@ -112,7 +112,7 @@ def torch_of(image: str, path: Path) -> Torch | None:
     packages = _ask(image, path, _ASK, seconds=ANSWER_SECONDS)["packages"]
     if not any(each.startswith("torch==") for each in packages):
         return None
-    return Torch(**_ask(image, path, _ASK_FOR_CARDS, seconds=CARDS_SECONDS))
+    return Torch(**_ask(image, path, _ASK_FOR_CARDS, seconds=_CARDS_SECONDS))
 
 
 def _ask(image: str, path: Path, program: str, *, seconds: float) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from pathlib import Path
 import muster
 
 IMAGE = "notebook"
-NEEDS = ("ipykernel", "fsspec", "blake3", "httpx", "pathspec")
+_NEEDS = ("ipykernel", "fsspec", "blake3", "httpx", "pathspec")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -23,7 +23,7 @@ def link(folder: Path, site: Path) -> None:
 
     :param site: where the packages of the image `notebook` are.
     """
-    for each in _with_all_they_need(NEEDS, site):
+    for each in _with_all_they_need(_NEEDS, site):
         _link(folder, each, _tops(each))
     (folder / "muster").symlink_to(Path(muster.__file__).parent, target_is_directory=True)
     mine = distribution("airflow-provider-muster")  # by its entry point fsspec finds volume://

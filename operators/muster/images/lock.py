@@ -23,7 +23,7 @@ from muster.volumes.snapshot import collect, digest
 LOCK = "requirements.txt"
 WANTED = "requirements.in"
 RECIPE = "image.toml"
-OLDEST_PYTHON = "3.11"
+_OLDEST_PYTHON = "3.11"
 
 _BUILT_FROM = re.compile(
     r"# (?P<source>\./\S+) is (?P<wheel>\./\S+), built from (?P<digest>b3:[0-9a-f]{64})\Z"
@@ -266,7 +266,7 @@ def _resolved(uv: Uv, folder: Path, lines: list[str]) -> str:
         if (folder / LOCK).is_file():
             shutil.copyfile(folder / LOCK, lock)
         uv.run(
-            *("pip", "compile", "--quiet", "--universal", "--python-version", OLDEST_PYTHON),
+            *("pip", "compile", "--quiet", "--universal", "--python-version", _OLDEST_PYTHON),
             *("--generate-hashes", "--no-emit-index-url", "--no-header", "--no-annotate"),
             *("-", "-o", str(lock)),
             given="".join(f"{line}\n" for line in lines),

@@ -23,7 +23,7 @@ def begin_with_last(
     """
     after = store.last(volume, partition)  # first: what comes meanwhile is refused at the commit
     # After 0 there is none: a selector would look for what it may name to people instead.
-    version = last_live(store, volume, partition) if after else None
+    version = _last_live(store, volume, partition) if after else None
     if after and version is None:
         _refuse_damage(store, volume, newest=after)
     given = Input(versions=() if version is None else (version.pinned,), many=True)
@@ -40,7 +40,7 @@ def replace_last(
     """
     while True:
         after = store.last(volume, partition)
-        base = last_live(store, volume, partition) if after else None
+        base = _last_live(store, volume, partition) if after else None
         if base is None:
             return None
         if base.number <= after:  # else it came between the two
@@ -52,7 +52,7 @@ def replace_last(
     )
 
 
-def last_live(store: VersionStore, volume: str, partition: str | None) -> Version | None:
+def _last_live(store: VersionStore, volume: str, partition: str | None) -> Version | None:
     """Return the newest version of a volume's partition that is not retired; None where there is none."""
     if partition is None:
         return next(_live(store, volume, partition), None)

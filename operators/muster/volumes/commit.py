@@ -55,7 +55,7 @@ from muster.volumes.tree import (
     unlock,
 )
 
-MOST_SIBLINGS = 100
+_MOST_SIBLINGS = 100
 """Of larger commits the records name no siblings: the commit record names all versions."""
 
 
@@ -221,7 +221,7 @@ def _describe(
 
 def _siblings(addresses: Sequence[str], own: str) -> tuple[str, ...]:
     """Return the other versions of a commit; of thousands none: each record would hold all of them."""
-    return tuple(other for other in addresses if other != own) if len(addresses) <= MOST_SIBLINGS else ()
+    return tuple(other for other in addresses if other != own) if len(addresses) <= _MOST_SIBLINGS else ()
 
 
 def decide(layout: Layout, plan: Sequence[Placed], *, ready: Path) -> None:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from muster.volumes.runs import Run, RunStage
 
 DIGITS = len("b3:") + 8  # of an input's digest: as many as people are shown
-ENDING = ("state", "says")
+_ENDING = ("state", "says")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +48,7 @@ def facts(old: Record | RunStage, new: Record | RunStage) -> tuple[Fact, ...]:
     names = before.keys() | after.keys()
     return tuple(
         Fact(name=name, old=before.get(name), new=after.get(name))
-        for name in [*(name for name in ENDING if name in names), *sorted(names - {*ENDING})]
+        for name in [*(name for name in _ENDING if name in names), *sorted(names - {*_ENDING})]
         if before.get(name) != after.get(name)
     )
 

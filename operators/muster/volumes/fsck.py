@@ -40,7 +40,7 @@ from muster.volumes.manifest import Entry
 from muster.volumes.marks import Marks
 from muster.volumes.tree import files_of, runs
 
-MOST_DAMAGE = 50
+_MOST_DAMAGE = 50
 """Problems that are kept of a check, for a later look; the check itself returns all."""
 
 
@@ -135,7 +135,7 @@ def summary(report: Report) -> Checked:
         files=report.files,
         size_bytes=report.size_bytes,
         damaged=len(damage),
-        damage=tuple(f"{each.where}: {each.what}. {each.advice}" for each in damage[:MOST_DAMAGE]),
+        damage=tuple(f"{each.where}: {each.what}. {each.advice}" for each in damage[:_MOST_DAMAGE]),
         harmless=len(report.problems) - len(damage),
     )
 

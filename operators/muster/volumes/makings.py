@@ -34,7 +34,7 @@ from muster.volumes.layout import Layout
 from muster.volumes.marks import Marks
 from muster.volumes.task_notes import TaskNotes
 
-MOST_ENTRIES = 50  # of one key; older ones go
+_MOST_ENTRIES = 50  # of one key; older ones go
 _USED = "USED"
 
 
@@ -155,7 +155,7 @@ def _remember(layout: Layout, job_id: str, spec: JobSpec) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         if not any(path.name.endswith(f".{job_id}") for path in folder.iterdir()):  # before a crash
             (folder / name).touch()
-        prune(folder, most=MOST_ENTRIES)
+        prune(folder, most=_MOST_ENTRIES)
 
 
 def last_used(layout: Layout, version: Version) -> float:

@@ -18,7 +18,7 @@ from typing import Any
 from muster.core.errors import Corrupt
 from muster.core.text import as_shown, one_line, shortened
 
-MAGIC = b"PAR1"
+_MAGIC = b"PAR1"
 MOST_BYTES = 8 << 20
 """The largest footer that is read. One of 1,000 columns and 1,000 row groups has 100 MB, too much for a page."""
 MOST_COLUMNS = 2000
@@ -80,7 +80,7 @@ def read_schema(path: Path) -> Schema:
             file.seek(max(0, size - 8))
             tail = file.read(8)
             length = int.from_bytes(tail[:4], "little")
-            if tail[4:] != MAGIC or not 0 < length <= min(MOST_BYTES, size - 12):
+            if tail[4:] != _MAGIC or not 0 < length <= min(MOST_BYTES, size - 12):
                 raise Corrupt(
                     f"{path.name} does not end as a Parquet file of less than {MOST_BYTES >> 20} MB of schema"
                 )

@@ -306,14 +306,14 @@ def _of_ends(
     for end in reversed(ends):
         task = end.origin.task_id, end.origin.map_index
         seen = tried.get(task)
-        if seen is None or tells_more(end, state=seen.stage.state, submitted=seen.last):
+        if seen is None or _tells_more(end, state=seen.stage.state, submitted=seen.last):
             newest[task] = end
     kept = [_first(end) for end in newest.values() if end.outputs]
     records = {pinned(each.volume, each.number): each for each in (_known(store, kept) if store else ())}
     return {task: _of_end(end, records.get(_first(end)), tried.get(task)) for task, end in newest.items()}
 
 
-def tells_more(end: TaskEnd, *, state: JobState, submitted: float) -> bool:
+def _tells_more(end: TaskEnd, *, state: JobState, submitted: float) -> bool:
     """Whether a task kept something after its newest job was submitted, or failed although that job did not.
 
     :param state: the job's. :param submitted: when it was, in seconds since the epoch.

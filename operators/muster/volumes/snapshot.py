@@ -4,7 +4,7 @@ A snapshot's digest covers relative paths, contents and the executable bit, noth
 folder on another machine, or a day later, is the same snapshot.
 
 All readers of the store can read a snapshot, so files that usually hold a secret are left out:
-`SECRETS`, and `NO_CODE` beside them. ``.musterignore`` in the Dag's folder (gitignore syntax)
+`_SECRETS`, and `_NO_CODE` beside them. ``.musterignore`` in the Dag's folder (gitignore syntax)
 leaves out more, and brings files back: ``!fonts.key``.
 """
 
@@ -28,8 +28,8 @@ if TYPE_CHECKING:  # only needed where a snapshot is made
 
 LIMIT_BYTES = 100 << 20
 LIMIT_FILES = 20_000
-IGNORE_FILE = ".musterignore"
-SECRETS = (
+_IGNORE_FILE = ".musterignore"
+_SECRETS = (
     ".env",
     ".env.*",
     "*.pem",
@@ -53,7 +53,7 @@ SECRETS = (
     ".kube",
     ".ssh",
 )
-NO_CODE = (
+_NO_CODE = (
     ".git",
     "__pycache__",
     "*.pyc",
@@ -68,7 +68,7 @@ NO_CODE = (
 def collect(folder: Path) -> list[str]:
     """Return the paths below `folder` that travel with a job, sorted.
 
-    Files that :data:`SECRETS`, :data:`NO_CODE` and ``.musterignore`` match are left out. A link travels as
+    Files that :data:`_SECRETS`, :data:`_NO_CODE` and ``.musterignore`` match are left out. A link travels as
     the file or folder that it leads to.
 
     :raises SpecError: a link leads out of the folder or to a file that is left out, a file is a device,
@@ -83,7 +83,7 @@ def collect(folder: Path) -> list[str]:
         sizes[path] = _checked(root, path, ignored)
         if len(sizes) > LIMIT_FILES:
             raise SpecError(
-                f"code folder {folder} holds more than {LIMIT_FILES} files: name what is no code in {IGNORE_FILE}"
+                f"code folder {folder} holds more than {LIMIT_FILES} files: name what is no code in {_IGNORE_FILE}"
             )
     _refuse_too_big(folder, sizes)
     return sorted(sizes)
@@ -136,7 +136,7 @@ def _refuse_too_big(folder: Path, sizes: Mapping[str, int]) -> None:
         named = ", ".join(f"{path!r:.80} ({sizes[path] / 2**20:.0f} MiB)" for path in biggest)
         raise SpecError(
             f"code folder {folder} holds {total / 2**20:.0f} MiB, at most {LIMIT_BYTES >> 20} travel; the "
-            f"biggest are {named}: put data into a volume, or name it in {IGNORE_FILE}"
+            f"biggest are {named}: put data into a volume, or name it in {_IGNORE_FILE}"
         )
 
 
@@ -160,10 +160,10 @@ def _walk(root: Path, ignored: GitIgnoreSpec) -> Iterator[str]:
 def _patterns(root: Path) -> GitIgnoreSpec:
     from pathspec import GitIgnoreSpec
 
-    own = root / IGNORE_FILE
+    own = root / _IGNORE_FILE
     try:
         lines = own.read_text().splitlines() if own.is_file() else []
-        return GitIgnoreSpec.from_lines([*SECRETS, *NO_CODE, *lines])
+        return GitIgnoreSpec.from_lines([*_SECRETS, *_NO_CODE, *lines])
     except ValueError as error:
         raise SpecError(f"{own} cannot be read as gitignore patterns: {error}") from error
 
@@ -174,11 +174,11 @@ def _checked(root: Path, path: str, ignored: GitIgnoreSpec | None = None) -> int
     real = Path(os.path.realpath(root / path))  # does not raise on links in a circle
     if not real.is_relative_to(root):
         raise SpecError(
-            f"code file {path!r:.200} leads to {real}, outside of {root}: copy it there, or name the link in {IGNORE_FILE}"
+            f"code file {path!r:.200} leads to {real}, outside of {root}: copy it there, or name the link in {_IGNORE_FILE}"
         )
     if ignored is not None and ignored.match_file(real.relative_to(root)):
         raise SpecError(
-            f"code file {path!r:.200} leads to {real}, which stays behind: name the link in {IGNORE_FILE} too"
+            f"code file {path!r:.200} leads to {real}, which stays behind: name the link in {_IGNORE_FILE} too"
         )
     try:
         found = real.stat()
@@ -186,7 +186,7 @@ def _checked(root: Path, path: str, ignored: GitIgnoreSpec | None = None) -> int
         raise SpecError(f"code file {path!r:.200} cannot be read: {error.strerror}") from error
     if not stat.S_ISREG(found.st_mode):
         raise SpecError(
-            f"code file {path!r:.200} is no regular file, or a link to a folder: name it in {IGNORE_FILE}"
+            f"code file {path!r:.200} is no regular file, or a link to a folder: name it in {_IGNORE_FILE}"
         )
     return found.st_size
 
@@ -194,7 +194,7 @@ def _checked(root: Path, path: str, ignored: GitIgnoreSpec | None = None) -> int
 def _check_plain(root: Path, path: str) -> None:
     if not path.isprintable() or any(part in ("", ".", "..") for part in path.split("/")):
         raise SpecError(
-            f"code file {path!r:.200} is no plain path below {root}: rename it, or name it in {IGNORE_FILE}"
+            f"code file {path!r:.200} is no plain path below {root}: rename it, or name it in {_IGNORE_FILE}"
         )
 
 

@@ -33,9 +33,9 @@ WRITTEN_SECONDS = 1.0
 HALF_MADE_SECONDS = 3600.0
 SETTLED_SECONDS = 300.0
 KEY = "key"
-KEY_BYTES = 32
+_KEY_BYTES = 32
 
-_KEY = re.compile(rb"[0-9a-f]{%d}\Z" % (2 * KEY_BYTES))
+_KEY = re.compile(rb"[0-9a-f]{%d}\Z" % (2 * _KEY_BYTES))
 _NAME = re.compile(r"(?P<hour>\d{4}-\d\d-\d\dT\d\d)\.\d+-[0-9a-f]+\.spool\Z")
 
 
@@ -60,7 +60,7 @@ class Spool:
         if (found := _key(place)) is None:
             with suppress(FileNotFoundError):
                 place.rename(self.path / f".{KEY}-{secrets.token_hex(8)}")
-            found = secrets.token_hex(KEY_BYTES)
+            found = secrets.token_hex(_KEY_BYTES)
             _write_new(place, found.encode("ascii"))
         return found
 
@@ -107,7 +107,7 @@ def _key(place: Path) -> str | None:
     except FileNotFoundError:
         return None
     with os.fdopen(handle, "rb") as file:
-        found = file.read(2 * KEY_BYTES + 1)
+        found = file.read(2 * _KEY_BYTES + 1)
     return found.decode("ascii") if _KEY.match(found) else None
 
 

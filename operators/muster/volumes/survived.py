@@ -31,7 +31,7 @@ from muster.volumes.protocols import Ledger
 
 log = logging.getLogger(__name__)
 
-MOST_NAMED = 3
+_MOST_NAMED = 3
 _FIRST, _LAST_BYTES = "[rank 0] ", 16 * 1024
 LAST_BYTES = 1 << 20
 """What is read of a log by those who may not wait."""
@@ -66,7 +66,7 @@ class Loss:
 
 @dataclass(frozen=True, kw_only=True)
 class Losses:
-    """How many workers and executors were lost, and the first :data:`MOST_NAMED` of them.
+    """How many workers and executors were lost, and the first :data:`_MOST_NAMED` of them.
 
     :param executors: how many of the count are executors.
     """
@@ -136,7 +136,7 @@ def survived(ledger: Ledger, job_id: str, *, but: int | None = None, last_bytes:
                 for loss in losses(lines):
                     if loss.replica == but and not loss.executor:
                         last = count
-                    if count <= MOST_NAMED:  # one more than are named: one of them may be left out
+                    if count <= _MOST_NAMED:  # one more than are named: one of them may be left out
                         first.append(loss)
                     count += 1
                     executors += loss.executor
@@ -146,7 +146,7 @@ def survived(ledger: Ledger, job_id: str, *, but: int | None = None, last_bytes:
     if last >= 0:
         count -= 1
         del first[last : last + 1]
-    return Losses(count=count, executors=executors, first=tuple(first[:MOST_NAMED]))
+    return Losses(count=count, executors=executors, first=tuple(first[:_MOST_NAMED]))
 
 
 def with_survived(verdict: Verdict, ledger: Ledger, job_id: str, *, last_bytes: int | None = None) -> Verdict:
@@ -170,7 +170,7 @@ def bad_output(error: BadOutput, ledger: Ledger, job_id: str) -> Verdict:
     empty, message = isinstance(error, EmptyOutput), str(error)
     if empty:
         said = b"".join(_read(ledger, job_id, _LAST_BYTES)).decode("utf-8", "replace").splitlines()
-        last = [line.removeprefix(_FIRST) for line in said if line.startswith(_FIRST)][-MOST_NAMED:]
+        last = [line.removeprefix(_FIRST) for line in said if line.startswith(_FIRST)][-_MOST_NAMED:]
         message += f"; the last lines of rank 0: {' / '.join(last) or 'none near the end of the log'}"
     advice = uncommitted(Cause.USER_ERROR, job_id, empty=empty)
     return Verdict(cause=Cause.USER_ERROR, message=message, advice=advice)

@@ -120,7 +120,7 @@ def graft(source: Path, target: Path) -> None:
         with held(source, inner) as here, held(target, inner) as there:
             for entry in list(os.scandir(here)):
                 if not entry.is_dir(follow_symlinks=False):
-                    move_file(entry.path, f"{there}/{entry.name}")
+                    _move_file(entry.path, f"{there}/{entry.name}")
                 elif not _moved_whole(entry.path, f"{there}/{entry.name}"):
                     waiting.append(_below(inner, entry.name))
     for inner in reversed(emptied):
@@ -147,7 +147,7 @@ def _remove_empty(folder: Path, inner: str) -> None:
         os.rmdir(f"{here}/{name or folder.name}")
 
 
-def move_file(source: str, target: str) -> None:
+def _move_file(source: str, target: str) -> None:
     """Rename a file, or copy it where the file system cannot rename between folders (EXDEV).
 
     A crash leaves a partial copy beside `target`, under a :func:`~muster.volumes.durability.temporary` name.
@@ -241,7 +241,7 @@ def own_bytes(path: str, *, spare: str) -> None:
     with suppress(FileNotFoundError):
         os.unlink(spare)
     copy_file(path, spare)
-    move_file(spare, path)
+    _move_file(spare, path)
 
 
 def exchange(one: str, other: str) -> None:

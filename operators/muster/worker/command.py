@@ -40,10 +40,10 @@ def prepare(replica: Replica, environment: dict[str, str]) -> tuple[list[str] | 
     """
     if replica.job_role.command is None:
         if replica.spec.launcher.drives:
-            importable(environment, replica.code)
+            _importable(environment, replica.code)
         return None, replica.scratch
     words, start = fill(replica), folder(replica)
-    importable(environment, replica.code)
+    _importable(environment, replica.code)
     words[0] = program(words[0], start, environment["PATH"])
     return words, start
 
@@ -51,10 +51,10 @@ def prepare(replica: Replica, environment: dict[str, str]) -> tuple[list[str] | 
 def prepare_worker(replica: Replica, environment: dict[str, str]) -> None:
     """Have an engine's worker import what the driver imports; a command's script finds what lies beside it, too."""
     start = folder(replica) if replica.code is not None and replica.job_role.command is not None else None
-    importable(environment, *dict.fromkeys((start, replica.code)))
+    _importable(environment, *dict.fromkeys((start, replica.code)))
 
 
-def importable(environment: dict[str, str], *folders: str | None) -> None:
+def _importable(environment: dict[str, str], *folders: str | None) -> None:
     """Put the folders that are there before those of PYTHONPATH."""
     found = [each for each in (*folders, environment.get("PYTHONPATH")) if each]
     if found:

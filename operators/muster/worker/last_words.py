@@ -14,9 +14,9 @@ from muster.worker.code import folders
 from muster.worker.lines import clean
 from muster.worker.ranks import TRACE_START, Rank
 
-TRACE_LINES = 15
-PARAGRAPH_LINES = 8
-NEAR_THE_END = 60  # the rank logged an older traceback and went on, so that one did not end it
+_TRACE_LINES = 15
+_PARAGRAPH_LINES = 8
+_NEAR_THE_END = 60  # the rank logged an older traceback and went on, so that one did not end it
 
 _NO_FRAME = "  <no Python frame>"
 _CRASH = "Fatal Python error: "
@@ -123,7 +123,7 @@ def _recorded(rank: Rank) -> LastWords | None:
 
 
 def _printed(rank: Rank) -> LastWords | None:
-    lines = _shortened(rank, list(rank.tail)[-NEAR_THE_END:])
+    lines = _shortened(rank, list(rank.tail)[-_NEAR_THE_END:])
     starts = [i for i, line in enumerate(lines) if line.startswith((TRACE_START, _CRASH))]
     if starts and starts[-1] == len(lines) - 1 and lines[-1].startswith(TRACE_START):
         lines, starts = lines[:-1], starts[:-1]  # it was ended while it wrote its traceback
@@ -154,7 +154,7 @@ def _printed(rank: Rank) -> LastWords | None:
 def _paragraph(lines: Sequence[str]) -> list[str]:
     """Return an exception's line and its continuation: all up to the next empty line."""
     said = list(lines[:1])
-    for line in lines[1:PARAGRAPH_LINES]:
+    for line in lines[1:_PARAGRAPH_LINES]:
         if not line.strip() or line.startswith(TRACE_START) or _AFTER.match(line):
             break
         said.append(line)
@@ -191,7 +191,7 @@ def _crash(block: Sequence[str]) -> LastWords:
     frames = [line for line in block[start:] if line.startswith(("Current", "  File"))]
     while frames and _OURS.match(frames[-1]):  # the outermost frames: the worker's way to the author's code
         frames.pop()
-    frames = frames[: TRACE_LINES - 1]
+    frames = frames[: _TRACE_LINES - 1]
     return LastWords(message=block[0], traceback=tuple(frames), where=_place(reversed(frames)), printed=True)
 
 
@@ -204,10 +204,10 @@ def _shortened(rank: Rank, lines: Iterable[str]) -> list[str]:
 
 
 def bounded(lines: Sequence[str]) -> tuple[str, ...]:
-    """Keep the head and the end of a traceback that is longer than :data:`TRACE_LINES`."""
-    if len(lines) <= TRACE_LINES:
+    """Keep the head and the end of a traceback that is longer than :data:`_TRACE_LINES`."""
+    if len(lines) <= _TRACE_LINES:
         return tuple(lines)
-    return (*lines[:1], "  …", *lines[2 - TRACE_LINES :])
+    return (*lines[:1], "  …", *lines[2 - _TRACE_LINES :])
 
 
 def _place(lines: Iterable[str]) -> str:

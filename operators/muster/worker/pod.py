@@ -48,7 +48,7 @@ CULPRIT_SECONDS = (
     5.0  # beyond its grace: how long a replica that only lost its peers waits for the culprit to end
 )
 ANSWER_SECONDS = 90.0  # how long a replica that is gone waits until it hears how the gang goes on
-WORD_SECONDS = 2.0  # for the last word of a replica whose pod ends
+_WORD_SECONDS = 2.0  # for the last word of a replica whose pod ends
 GONE_SECONDS = 5.0  # for killed processes to be gone
 OWN_SECONDS = 4.0  # of the time that a pod has to end beyond its ranks' grace
 _LOST = (ExitCode.RANK_LOST, ExitCode.HANG)
@@ -276,7 +276,7 @@ class Pod:
         gone = Gone(report=outcome.told(report, self._masking), stays=stays)
         saying = self._herald.say(gone)
         if not stays:
-            saying.join(max(0.0, min(WORD_SECONDS, self._left())))
+            saying.join(max(0.0, min(_WORD_SECONDS, self._left())))
             return report.exit_code
         self._wait(
             ANSWER_SECONDS,
@@ -286,7 +286,7 @@ class Pod:
         if answer is not None and answer.going is Going.AGAIN and self._stop_at is None:
             self._begin_anew(answer.attempt)
         if self._stop_at is not None:  # the pod ends, whatever was meant
-            self._herald.say(replace(gone, stays=False)).join(max(0.0, min(WORD_SECONDS, self._left())))
+            self._herald.say(replace(gone, stays=False)).join(max(0.0, min(_WORD_SECONDS, self._left())))
         elif self._is_stale or (answer is not None and report.exit_code is ExitCode.STOPPED):
             # Nothing failed here, so this pod's end must decide nothing. For another size no pod fails at all: once that
             # has begun, the one who asked for it deletes all pods, and may be slow to do so.

@@ -24,19 +24,19 @@ from muster.worker.processes import children, end_descendants, has_children
 from muster.worker.silence import Silence
 
 TAIL_LINES = 400
-FAULT_GRACE_SECONDS = 5.0
-FOLLOWER_SECONDS = 3.0  # for the culprit to end, after a rank that only lost its peer
-ABORT_SECONDS = 5.0
-LEFTOVER_SECONDS = 0.5
-DRIVER_SECONDS = (
+_FAULT_GRACE_SECONDS = 5.0
+_FOLLOWER_SECONDS = 3.0  # for the culprit to end, after a rank that only lost its peer
+_ABORT_SECONDS = 5.0
+_LEFTOVER_SECONDS = 0.5
+_DRIVER_SECONDS = (
     3.0  # Spark's JVM ends by itself, half a second after its driver, and talks to the master until then
 )
-LONGEST_SLEEP_SECONDS = 5.0
+_LONGEST_SLEEP_SECONDS = 5.0
 BAR_SECONDS = 10.0
-OVER_SECONDS = 1.0  # between two looks whether the ranks are still needed
+_OVER_SECONDS = 1.0  # between two looks whether the ranks are still needed
 # Ends a process aside whose ranks have ended. No program ends so by itself, and one that was being killed keeps its own signal.
 _DONE = signal.SIGRTMAX
-DONE_SECONDS = 10.0  # for its status to be seen on a busy machine, and for what it tells its workers
+_DONE_SECONDS = 10.0  # for its status to be seen on a busy machine, and for what it tells its workers
 _READ_BYTES = 1 << 20
 TRACE_START = "Traceback (most recent call last)"
 
@@ -170,17 +170,17 @@ class Ranks:
         while any(rank.status is None for rank in self.ranks):
             self._turn()
         if self._serves is not None and self._aside:
-            seconds = DRIVER_SECONDS if self._kill_at is None else LEFTOVER_SECONDS
+            seconds = _DRIVER_SECONDS if self._kill_at is None else _LEFTOVER_SECONDS
             self._outlast(lambda: len(children()) > len(self._aside), seconds=seconds)
             if any(rank.status for rank in self.ranks) and not self._serves():
                 self._outlast(
-                    lambda: bool(self._aside), seconds=FOLLOWER_SECONDS
+                    lambda: bool(self._aside), seconds=_FOLLOWER_SECONDS
                 )  # it is ending: its status tells
         for pid in self._aside:  # those that have not been reaped: no other process has their numbers
             os.kill(pid, _DONE)
         if self._serves is not None:
-            self._outlast(lambda: bool(self._aside), seconds=DONE_SECONDS)
-        self._outlast(has_children, seconds=LEFTOVER_SECONDS)
+            self._outlast(lambda: bool(self._aside), seconds=_DONE_SECONDS)
+        self._outlast(has_children, seconds=_LEFTOVER_SECONDS)
         left = end_descendants()
         for rank in self.ranks:
             self._drain(rank)
@@ -192,7 +192,7 @@ class Ranks:
         """Let processes that the ranks left behind end by themselves: trackers free shared memory now."""
         limit = time.time() + seconds
         while left() and time.time() < limit:
-            self._wait(LEFTOVER_SECONDS / 20)
+            self._wait(_LEFTOVER_SECONDS / 20)
 
     def _interrupt(self, *_: object) -> None:
         self.interrupted_at = self.interrupted_at or time.time()
@@ -229,7 +229,7 @@ class Ranks:
         now = time.time()
         self._mind_hang(now)
         if self._over is not None and self._kill_at is None and now >= self._over_at:
-            self._over_at = now + OVER_SECONDS
+            self._over_at = now + _OVER_SECONDS
             if self._over():
                 self._stop(now, patience=self._grace)
         if self.interrupted_at is not None and self._kill_at is None:
@@ -237,7 +237,7 @@ class Ranks:
             self._stop(now, patience=max(self._grace * 0.8, self._grace - 3.0))
         if self._stop_at is not None and now >= self._stop_at:
             self._stop_at = None
-            self._stop(now, patience=min(self._grace, FAULT_GRACE_SECONDS))
+            self._stop(now, patience=min(self._grace, _FAULT_GRACE_SECONDS))
         if self._kill_at is not None and now >= self._kill_at:
             self._signal(signal.SIGKILL)
 
@@ -254,7 +254,7 @@ class Ranks:
         if self._over is not None and self._kill_at is None:
             due.append(self._over_at - now)
         due += [watch.left() for watch in self._watches]
-        return max(0.05, min([LONGEST_SLEEP_SECONDS, *due]))
+        return max(0.05, min([_LONGEST_SLEEP_SECONDS, *due]))
 
     def _reap(self) -> None:
         begun = time.time()
@@ -277,7 +277,7 @@ class Ranks:
         self._drain(rank, hold=True)
         rank.status, rank.ended = status, time.time()
         if self._failed(rank) and self._kill_at is None:
-            wait = FOLLOWER_SECONDS if self._follows(rank) else 0.0
+            wait = _FOLLOWER_SECONDS if self._follows(rank) else 0.0
             due = time.time() + wait
             self._stop_at = due if self._stop_at is None else min(self._stop_at, due)
 
@@ -292,9 +292,9 @@ class Ranks:
         if self._serves is not None and not asked and not told:
             running = any(rank.status is None for rank in self.ranks)
             # A driver may complain of a head that is killed some time before the kernel is done with it.
-            seen = self._looked - FOLLOWER_SECONDS if running else self._began
+            seen = self._looked - _FOLLOWER_SECONDS if running else self._began
             self.unserved = self.unserved or (seen, status)
-            due = time.time() + FOLLOWER_SECONDS
+            due = time.time() + _FOLLOWER_SECONDS
             self._stop_at = due if self._stop_at is None else min(self._stop_at, due)
 
     def _stop(self, now: float, *, patience: float) -> None:
@@ -321,7 +321,7 @@ class Ranks:
             f"no line and no progress for {self._silence.seconds:g} s: this is a hang; "
             "every rank shows its stack and ends"
         )
-        self._kill_at = now + ABORT_SECONDS
+        self._kill_at = now + _ABORT_SECONDS
         self._signal(signal.SIGABRT)  # with PYTHONFAULTHANDLER it prints the stack of every thread
 
     def _read(self, rank: Rank) -> bool:

@@ -56,8 +56,8 @@ from muster.worker.silence import Silence
 from muster.worker.unkept import Unkept
 from muster.worker.usage import Usage
 
-FOLLOWER_LENGTH = 160
-MOST_LEFT = 5
+_FOLLOWER_LENGTH = 160
+_MOST_LEFT = 5
 LEFT_SECONDS = 10.0
 """How long ranks that only miss a peer wait for word of one that ended well; who knows of a failure ends the wait by SIGTERM."""
 _NEVER = frozenset({errno.ENAMETOOLONG, errno.E2BIG, errno.EPERM})
@@ -248,8 +248,8 @@ def _left_behind(snapshot: str, copy: str) -> list[str]:
 
 def _tell_left_behind(where: str, left: Sequence[str]) -> None:
     if left:
-        more = f" and {len(left) - MOST_LEFT} more" if len(left) > MOST_LEFT else ""
-        names = ", ".join(f"{name!r:.120}"[1:-1] for name in left[:MOST_LEFT])
+        more = f" and {len(left) - _MOST_LEFT} more" if len(left) > _MOST_LEFT else ""
+        names = ", ".join(f"{name!r:.120}"[1:-1] for name in left[:_MOST_LEFT])
         say(
             f"[muster] warning: left behind in {where}: {names}{more} (not kept); what is to be kept "
             "belongs into an output's folder: {outputs.NAME} in a command"
@@ -282,7 +282,7 @@ def _failed(found: Sequence[WorkerFault], *, whole: bool = True) -> Report:
 
 def _followed(fault: WorkerFault) -> str:
     where = f" at {fault.where}" if fault.where else ""
-    return shortened(f"rank {fault.rank} followed{where}: {fault.message}", FOLLOWER_LENGTH)
+    return shortened(f"rank {fault.rank} followed{where}: {fault.message}", _FOLLOWER_LENGTH)
 
 
 def _refused(cause: Cause, message: str, *, advice: str = "") -> Report:

@@ -14,15 +14,15 @@ from muster_serving.errors import ModelError
 from muster_serving.predictors import Predict, table
 from muster_serving.signature import ModelSignature
 
-TRUST = "torch.export"
+_TRUST = "torch.export"
 
 
 def load(path: Path, signature: ModelSignature, trusted: Sequence[str]) -> Predict:
     """Load the program; a text with categories arrives as its place in them. :raises ModelError: the Dag does not trust it."""
-    if TRUST not in trusted:
+    if _TRUST not in trusted:
         raise ModelError(
             f"{path.name} can run any code when it is loaded or asked: save the model as model.onnx, or trust it, "
-            f'trusted=["{TRUST}"]'
+            f'trusted=["{_TRUST}"]'
         )
     import torch
 

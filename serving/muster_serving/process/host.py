@@ -20,7 +20,7 @@ from muster_serving.process.frames import ENDED, write
 from muster_serving.process.setup import Setup
 from muster_serving.process.start import counted, counter, end_group, how_it_ended, start
 
-LOOK_MILLISECONDS = 200
+_LOOK_MILLISECONDS = 200
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Host:
             watched.register(self._listening, select.POLLIN)
             for kept in self._kept:
                 watched.register(kept.connection, select.POLLRDHUP)
-            for number, _ in watched.poll(LOOK_MILLISECONDS):
+            for number, _ in watched.poll(_LOOK_MILLISECONDS):
                 if number == self._listening.fileno():
                     self._accept()
                 for kept in self._kept:

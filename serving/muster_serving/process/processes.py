@@ -18,7 +18,7 @@ from muster_serving.process.setup import Setup
 from muster_serving.process.start import counted, counter, end_group, how_it_ended, start
 
 CONNECT_SECONDS = 0.05
-LINGER_SECONDS = 1.0
+_LINGER_SECONDS = 1.0
 LAST_BYTES = 1 << 18
 
 
@@ -131,7 +131,7 @@ class StartedWorker(WorkerProcess):
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 it is told how
         """See that it ends: it is about to, or only hung up. asyncio calls this."""
-        asyncio.get_running_loop().call_later(LINGER_SECONDS, self._end)
+        asyncio.get_running_loop().call_later(_LINGER_SECONDS, self._end)
 
     def _end(self) -> None:
         if not self._over:

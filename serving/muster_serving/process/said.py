@@ -10,11 +10,11 @@ import asyncio
 import os
 from collections.abc import Callable
 
-BYTES_A_SECOND = 32 << 10
+_BYTES_A_SECOND = 32 << 10
 BURST_BYTES = 256 << 10
 PIECE_BYTES = 64 << 10
 PAUSE_SECONDS = 0.01
-TOLD_SECONDS = 1.0  # after which what was left out is told, if nothing more is printed
+_TOLD_SECONDS = 1.0  # after which what was left out is told, if nothing more is printed
 LINE_BYTES = 4 << 10
 
 
@@ -82,7 +82,7 @@ class Said:
 
     def _put(self, data: bytes) -> None:
         now = self._loop.time()
-        self._may = min(self._may + (now - self._at) * BYTES_A_SECOND, BURST_BYTES)
+        self._may = min(self._may + (now - self._at) * _BYTES_A_SECOND, BURST_BYTES)
         self._at = now
         lines, cut, rest = (self._rest + data).rpartition(b"\n")
         if len(rest) > LINE_BYTES:
@@ -93,7 +93,7 @@ class Said:
         self._last = lines[-LINE_BYTES:] + cut
         if self._may < 0:
             self._left_out += len(lines)
-            self._tells = self._tells or self._loop.call_later(TOLD_SECONDS, self._confess)
+            self._tells = self._tells or self._loop.call_later(_TOLD_SECONDS, self._confess)
             return
         self._may -= len(lines)
         self._confess()

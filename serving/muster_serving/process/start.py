@@ -14,7 +14,7 @@ from pathlib import Path
 
 from muster_serving.process.setup import Setup
 
-COUNT_BYTES = 8
+_COUNT_BYTES = 8
 _WORKER = "muster_serving.process.worker"
 _MARK = "MUSTER_WORKER"
 _marks: dict[int, bytes] = {}  # of each worker that runs, by its pid: what it forks has it, too
@@ -55,14 +55,14 @@ def start(
 def counter() -> int:
     """Return a file in memory that holds one number, 0."""
     handle = os.memfd_create("begun")
-    os.ftruncate(handle, COUNT_BYTES)
+    os.ftruncate(handle, _COUNT_BYTES)
     return handle
 
 
 def counted(handle: int) -> int:
     """Return the number that such a file holds, and close it."""
     with os.fdopen(handle, "rb") as file:
-        return int.from_bytes(file.read(COUNT_BYTES), "little")
+        return int.from_bytes(file.read(_COUNT_BYTES), "little")
 
 
 def end_group(process: subprocess.Popen[bytes]) -> None:

@@ -23,9 +23,9 @@ from muster_serving.process.setup import Setup
 FIRST_PAUSE_SECONDS = 0.25
 LONGEST_PAUSE_SECONDS = 30.0
 STEADY_SECONDS = 30.0  # one that lived for so long may end once more without a pause
-REFUSE_SECONDS = 1.0  # a pause of so long is not waited for
-AHEAD = 8  # frames that a worker has at most, of which it computes the first: it need not wake up for each
-SOON_SECONDS = (
+_REFUSE_SECONDS = 1.0  # a pause of so long is not waited for
+_AHEAD = 8  # frames that a worker has at most, of which it computes the first: it need not wake up for each
+_SOON_SECONDS = (
     0.01  # frames are sent ahead where the last one took less, so that a slow model's wait in the front
 )
 
@@ -78,7 +78,7 @@ class _WorkerPlace:
         self.held: deque[list[_PoolRequest]] = deque()
         self.began = 0.0
         self.sent = 0.0
-        self.took = SOON_SECONDS
+        self.took = _SOON_SECONDS
         self.up = 0.0
         self.pause = 0.0
         self.given = self.answered = 0
@@ -252,7 +252,7 @@ class WorkerPool:
         (place,) = self._places
         if place.process is None or place.process.gone:
             return None
-        return place if place.took < SOON_SECONDS and len(place.held) < AHEAD else None
+        return place if place.took < _SOON_SECONDS and len(place.held) < _AHEAD else None
 
     def _due(self) -> None:
         self._timer = None
@@ -324,7 +324,7 @@ class WorkerPool:
 
         :param begun: how many frames it had begun; None where that is unknown: then one.
         """
-        place.process, place.took = None, SOON_SECONDS
+        place.process, place.took = None, _SOON_SECONDS
         if place in self._idle:
             self._idle.remove(place)
         done = place.given - len(place.held)
@@ -356,7 +356,7 @@ class WorkerPool:
         while True:
             pause = place.pause
             place.pause = min(max(2 * pause, FIRST_PAUSE_SECONDS), LONGEST_PAUSE_SECONDS)
-            if pause >= REFUSE_SECONDS and all(one.process is None for one in self._places):
+            if pause >= _REFUSE_SECONDS and all(one.process is None for one in self._places):
                 self._refuse(f"the model's process ends again and again: it is started again in {pause:g} s")
             await asyncio.sleep(pause)
             try:

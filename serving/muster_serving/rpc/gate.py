@@ -25,7 +25,7 @@ from muster_serving.connection import ANSWER_SECONDS
 
 CONNECTIONS = 500
 HELD_BYTES = MAX_HELD_BYTES // 2  # of messages on the wire: each that is read is there twice
-CALL_BYTES = 16 << 10  # what a call counts beside its messages: so much metadata is taken
+_CALL_BYTES = 16 << 10  # what a call counts beside its messages: so much metadata is taken
 _PREFACE_BYTES = 24
 _HEAD_BYTES = 9
 _DATA, _HEADERS, _RESET = 0, 1, 3
@@ -173,7 +173,7 @@ class _GateClient(_End):
 
     def _seen(self, kind: int, _flags: int, call: int, length: int) -> None:
         if kind == _HEADERS and call > self._newest:
-            self._newest, self.calls[call], length = call, 0, CALL_BYTES
+            self._newest, self.calls[call], length = call, 0, _CALL_BYTES
         if kind in (_HEADERS, _DATA) and call in self.calls:
             self.calls[call] += length
             self._gate.hold(self, length)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # a Dag file imports this room
 Refuse = Callable[["Made"], str]
 """Says why a task may not keep these versions; empty if it may."""
 
-AS_NOW = "same code, image, inputs and params"
+_AS_NOW = "same code, image, inputs and params"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +56,7 @@ class Found:
     def __str__(self) -> str:
         """Return the line for the task's log."""
         if self.made is not None:
-            return f"kept {named(self.made)}: {AS_NOW}"
+            return f"kept {named(self.made)}: {_AS_NOW}"
         if self.nearest is None:
             return "nothing is kept: this task has made nothing that is live"
         return f"not kept: {'; '.join(self.reasons)} (compared with {named(self.nearest)})"

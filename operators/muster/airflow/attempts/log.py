@@ -12,7 +12,7 @@ from muster.core.status import JobState, JobStatus
 from muster.core.verdict import VERDICT_LINES, full_log
 
 LINES_PER_SECOND = 20.0
-BYTES_PER_SECOND = 4096.0
+_BYTES_PER_SECOND = 4096.0
 BURST_LINES = 400
 BURST_BYTES = 256 * 1024
 KEPT_LINES = 100
@@ -77,7 +77,7 @@ class TaskLog:
         now = self._clock()
         passed, self._at = max(0.0, now - self._at), now
         self._lines = min(BURST_LINES, self._lines + passed * LINES_PER_SECOND)
-        self._bytes = min(BURST_BYTES, self._bytes + passed * BYTES_PER_SECOND)
+        self._bytes = min(BURST_BYTES, self._bytes + passed * _BYTES_PER_SECOND)
 
     def _pass_on(self) -> None:
         while self._waiting and self._may_go(self._waiting[0]):

@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 4.0, 8.0
 _IDLE_SHARE = 20.0  # what a look takes, it rests so many times
 RELEASES_EVERY_SECONDS = 60.0  # one has its driver for its first minute in any case
-NOTE_EVERY_SECONDS = 60.0  # an alert is sent after many minutes without a note
+_NOTE_EVERY_SECONDS = 60.0  # an alert is sent after many minutes without a note
 LEFTOVERS_EVERY_SECONDS = 600.0  # they hold nothing that runs
 # A version that stands longer is relied on by now, whatever became of its task.
 _RETIRED_WITHIN_SECONDS = 86400.0
@@ -223,7 +223,7 @@ class Reconciler:
         """Note in the store, once a minute, that jobs were compared; a service of an earlier release takes no note."""
         if (now := time.monotonic()) <= self._note_at:
             return
-        self._note_at = now + NOTE_EVERY_SECONDS
+        self._note_at = now + _NOTE_EVERY_SECONDS
         try:
             self._opened().store.note_sweep()
         except MusterError as error:

@@ -52,11 +52,11 @@ if TYPE_CHECKING:
     from muster.volumes.base import Made
 
 STATE_KEY = "muster"
-DEFAULT_POOL = "default_pool"  # where every task is that names none
+_DEFAULT_POOL = "default_pool"  # where every task is that names none
 
 # A backend minds a job's timeouts. Where its clock stands still (a supervisor that hangs, one that is
 # lost again and again), the task ends the job this long after it should have ended.
-BACKSTOP_SECONDS = 600.0
+_BACKSTOP_SECONDS = 600.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +90,7 @@ class TaskRun:
     defer: Callable[[BaseTrigger], NoReturn] | None = None
     deadline: float | None = None
     limit: timedelta | None = None
-    pool: str = DEFAULT_POOL
+    pool: str = _DEFAULT_POOL
     cursors: Mapping[str, str | None] = field(default_factory=dict)
     backfill: str | None = None
     may_keep: bool = True
@@ -412,7 +412,7 @@ class _JobRun:
         """When the job has to have ended at the latest, in seconds since the epoch."""
         spec, status = self._ledger.spec(job_id), self._ledger.status(job_id)
         limits = spec.queue_timeout_seconds + spec.run_timeout_seconds  # it may be put back, and wait again
-        return status.submitted + limits + BACKSTOP_SECONDS
+        return status.submitted + limits + _BACKSTOP_SECONDS
 
     def _hand_over(self, job_id: str, offset: int, patience: InlinePatience) -> NoReturn:
         from muster.airflow.attempts.trigger import JobTrigger
@@ -420,7 +420,7 @@ class _JobRun:
         assert self._task.defer is not None
         self._task.log.info("job %s goes on; the triggerer waits for it", job_id)
         self._task.log.info("if it writes TensorBoard's events: muster tensorboard %s", job_id)
-        if self._task.pool != DEFAULT_POOL:
+        if self._task.pool != _DEFAULT_POOL:
             self._task.log.info(
                 "pool %s counts this task meanwhile only if it includes deferred tasks "
                 "(Airflow: Admin, Pools, Include Deferred)",

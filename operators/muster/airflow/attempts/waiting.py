@@ -22,7 +22,7 @@ Progress = Callable[[JobStatus], None]
 PICK_UPS = 3
 # Where a run is killed together with its job's supervisor, the kernel kills the run's tasks a moment later: none of
 # them may start the job again in between.
-PICK_UP_SECONDS = 1.0
+_PICK_UP_SECONDS = 1.0
 _NAP_SECONDS = 0.05
 _BEAT_SECONDS = 1.0
 
@@ -164,7 +164,7 @@ class Wait:
             status = backend.status(job_id)
             if status.state.ended:
                 return status
-            self.pause(PICK_UP_SECONDS)
+            self.pause(_PICK_UP_SECONDS)
             backend.submit(backend.store.ledger.spec(job_id), job_id=job_id, owner=status.owner)
         raise BackendError(
             f"job {job_id}: its supervisor was lost {PICK_UPS} times; see muster jobs show {job_id}"

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 DEFAULTS = "muster"  # the key in a Dag's default_args that only muster's operators read
-REQUIRED = Parameter.empty
+_REQUIRED = Parameter.empty
 _LONGEST = 250  # characters of a job's name, DAG.TASK
 # An author's words that Airflow's own constructor takes too, with another meaning. The author's value is kept under
 # the attribute `job_WORD`, and travels under that name wherever Airflow reads the word itself.
@@ -51,7 +51,7 @@ class Keyword:
 
     attribute: str = ""
     word: str = ""
-    default: Any = REQUIRED
+    default: Any = _REQUIRED
     read: Callable[[Any], Any] | None = None
     check: Callable[[Any], object] | None = None
     each: Callable[[Any], object] | None = None
@@ -71,7 +71,7 @@ class Keyword:
     @property
     def required(self) -> bool:
         """Whether it has no default."""
-        return self.default is REQUIRED
+        return self.default is _REQUIRED
 
     @property
     def may_be_late(self) -> bool:
@@ -81,7 +81,7 @@ class Keyword:
 
 def keyword(
     *,
-    default: Any = REQUIRED,
+    default: Any = _REQUIRED,
     alias: str = "",
     init: bool = True,  # noqa: ARG001 - False tells type checkers that the constructor does not take it
     read: Callable[[Any], Any] | None = None,
@@ -196,7 +196,7 @@ class AuthorKeywords(BaseOperatorMeta):
                 with refusing(task_id, each.word):
                     each.check(kwargs[each.word])
         own = {each.parameter: each.default for each in keywords.values() if each.own}
-        defaults = {**own_defaults(cls, kwargs), **own}
+        defaults = {**_own_defaults(cls, kwargs), **own}
         if hasattr(cls.__init__, "declared"):
             kwargs = {**defaults, **kwargs}
         else:  # what a constructor that was written by hand passes on comes before
@@ -263,7 +263,7 @@ def check_words(operator: type, task_id: Any, given: Mapping[str, Any]) -> dict[
     :raises SpecError: one that it does not take, with the nearest one.
     """
     _check_ids(task_id, given)
-    known = words_of(operator)
+    known = _words_of(operator)
     for word in given:
         if word not in known and not word.startswith("_"):
             kind = getattr(operator, "custom_operator_name", operator.__name__)
@@ -313,7 +313,7 @@ def _near_word(word: str, operator: type, known: Collection[str]) -> str:
     return f"did you mean {near}?" if near else f"it takes {', '.join(own)}, and Airflow's own"
 
 
-def words_of(operator: type) -> frozenset[str]:
+def _words_of(operator: type) -> frozenset[str]:
     """Every keyword that an operator takes, Airflow's included."""
     every = [
         getattr(vars(each).get("__init__"), "_BaseOperatorMeta__param_names", ()) for each in operator.__mro__
@@ -321,7 +321,7 @@ def words_of(operator: type) -> frozenset[str]:
     return frozenset({"params", "default_args"}.union(*every))
 
 
-def own_defaults(operator: type, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+def _own_defaults(operator: type, kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """The values in ``default_args["muster"]`` of Dag, task group and task that such an operator takes.
 
     :raises SpecError: it is no mapping, or has a word that no operator takes as a default for all tasks.
@@ -332,14 +332,14 @@ def own_defaults(operator: type, kwargs: Mapping[str, Any]) -> dict[str, Any]:
             f"default_args[{DEFAULTS!r}] is {given!r:.60}: expected a mapping, such as {{'image': 'train'}}"
         )
     for word in given:
-        if word not in AuthorKeywords.for_all and word not in (known := words_for_all()):
+        if word not in AuthorKeywords.for_all and word not in (known := _words_for_all()):
             raise SpecError(
                 f"default_args[{DEFAULTS!r}][{word!r:.60}]: no default for all tasks{_near(word, known)}"
             )
     return {word: value for word, value in given.items() if word in keywords_of(operator)}
 
 
-def words_for_all() -> frozenset[str]:
+def _words_for_all() -> frozenset[str]:
     """Every word that may stand in ``default_args["muster"]``. Imports all operators: a Dag file may use only some."""
     public = import_module("muster.airflow")
     for name in public.__all__:

@@ -21,7 +21,7 @@ DAY_SECONDS = 86_400.0
 MARKER = "cleaned"
 """The file in AIRFLOW_HOME that is touched at the end of each cleaning."""
 
-OF_NO_RUN = (
+_OF_NO_RUN = (
     "callback",
     "connection_test_request",
     "job",
@@ -61,7 +61,7 @@ def clean(logs: Path, *, before: float) -> None:
     needed, events = _needed(moment), _oldest_event(moment)
     _clean_tables(("dag_run",), moment, but=needed)  # and what belongs to one
     _check_gone(moment, but=needed)
-    _clean_tables(OF_NO_RUN, moment, words=["--error-on-cleanup-failure"])
+    _clean_tables(_OF_NO_RUN, moment, words=["--error-on-cleanup-failure"])
     _clean_tables(("asset_event",), events, words=["--error-on-cleanup-failure"])
     delete_logs(logs, before=before, but=needed)
 

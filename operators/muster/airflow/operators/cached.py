@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _ALL_VOLUMES = "{"
 
 
-def check_key(value: Any) -> None:
+def _check_key(value: Any) -> None:
     """Refuse a cache key that JSON cannot hold, as far as it is known."""
     check_cache_key(value if is_known(value) else None)
 
@@ -40,7 +40,7 @@ class CachedOperator(MusterOperator):
     """Whether a version that was made of the same code, image, inputs, params, roles, environment and secrets' places
     is taken, and nothing runs. None: as ``[muster] cache`` says, which is False where it is not set. A Param or a conf
     of the run that is called ``no_cache`` makes everything anew."""
-    cache_key: Any = keyword(default=None, check=check_key, spec=plain, templated=True, for_all=True)
+    cache_key: Any = keyword(default=None, check=_check_key, spec=plain, templated=True, for_all=True)
     """A JSON value of the author's, for what muster cannot see: code that reads the clock, the network or a file
     outside of its folder. Another value makes the stage anew: ``cache_key="{{ ds }}"``."""
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 LOOK_SECONDS = 0.25
 MARGIN = timedelta(minutes=10)
-TAKING_BACK_SECONDS = 60.0
+_TAKING_BACK_SECONDS = 60.0
 
 
 class ReleasingOperator(MusterOperator):
@@ -159,7 +159,7 @@ class ReleasingOperator(MusterOperator):
         now = time.time()
         if patience.overdue(now):
             reason = self._too_late()
-            if patience.overdue(now - TAKING_BACK_SECONDS):
+            if patience.overdue(now - _TAKING_BACK_SECONDS):
                 raise DeploymentError(
                     f"deployment {self.name}: {driver.order.spec.model.address}: {reason}; see muster deployments show {self.name}"
                 )

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 # Instances that are built while a Dag is parsed, to check them and to find their volumes. Each costs a millisecond.
 # Further ones are checked when they run; Airflow announces no volume that only they write.
-SAMPLES = 32
+_SAMPLES = 32
 
 
 def begin(operator: type[MusterOperator], kwargs: dict[str, Any], *, default_queue: str) -> TaskPartial:
@@ -83,14 +83,14 @@ class Mapped:
         return self
 
     def samples(self) -> Iterator[MusterOperator]:
-        """Its instances as far as the Dag file shows them, :data:`SAMPLES` at most.
+        """Its instances as far as the Dag file shows them, :data:`_SAMPLES` at most.
 
         A value that only the run knows is :class:`RunValue`.
         """
         task = cast("MappedOperator", self)
         expanded = task._get_specified_expand_input()
         arguments = expanded is not task.expand_input  # of a decorated function, and not keywords
-        for number, given in enumerate(islice(_instances(expanded), SAMPLES)):
+        for number, given in enumerate(islice(_instances(expanded), _SAMPLES)):
             try:
                 made = self.unmap({"op_kwargs": given} if arguments else _without_late(given, task))
             except SpecError as error:

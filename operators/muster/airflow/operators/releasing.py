@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 HOLD = timedelta(minutes=5)  # of each step, where an author says nothing
 MOST_BYTES = 1 << 20  # of a comparison: it goes along with the trigger that drives the release
-MOST_EXAMPLE_BYTES = 4096  # of a request that a line for a shell holds
+_MOST_EXAMPLE_BYTES = 4096  # of a request that a line for a shell holds
 _COMPARISON = {"requests", "output", "agreement", "tolerance", "metric", "worse_by"}
 
 
@@ -126,7 +126,7 @@ def _directly(url: str) -> str:
 def example_of(store: LocalStore, model: str) -> str:
     """Return the request that lies in a version beside its signature, as v1 takes it; empty where there is none that is short."""
     try:
-        if store.manifest(model)["example.json"].size_bytes > MOST_EXAMPLE_BYTES:
+        if store.manifest(model)["example.json"].size_bytes > _MOST_EXAMPLE_BYTES:
             return ""
         return json.dumps(json.loads(store.path(f"{model}/example.json").read_bytes()))
     except (

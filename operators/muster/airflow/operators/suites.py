@@ -11,7 +11,7 @@ from muster.airflow.authoring.code import DagFolder
 from muster.core.errors import SpecError
 from muster.core.names import nearest
 
-CATALOGUE = "catalogue.json"
+_CATALOGUE = "catalogue.json"
 SHOWN = 3
 CRITICAL = "critical"
 _NOISE = frozenset({"column", "batch_id"})
@@ -41,7 +41,7 @@ def check_suite(suite: Mapping[str, Any], image: Path, name: str) -> None:
     :param image: the image's folder; one without a ``catalogue.json`` says nothing of what it knows.
     :raises SpecError: it names the file, the expectation, and the nearest name.
     """
-    file = image / CATALOGUE
+    file = image / _CATALOGUE
     if not file.is_file():
         return
     catalogue = json.loads(file.read_text(encoding="utf-8"))
@@ -74,7 +74,7 @@ def _check_kwargs(where: str, kwargs: Any, known: Mapping[str, bool], common: Se
 def _unknown(kind: str, known: Mapping[str, Any], image: Path) -> str:
     near = nearest(kind, known)
     return f"image {image.name!r} does not know; " + (
-        f"did you mean {near}?" if near else f"it knows {len(known)}, listed in {image / CATALOGUE}"
+        f"did you mean {near}?" if near else f"it knows {len(known)}, listed in {image / _CATALOGUE}"
     )
 
 

@@ -46,10 +46,10 @@ if TYPE_CHECKING:
 ENTRYPOINT = "muster_validate:validate"
 SUFFIX = "-validation"
 RESULT = "result.json"
-RESULT_OUTPUT = "result"
+_RESULT_OUTPUT = "result"
 
 
-def check_encoding(value: Any) -> None:
+def _check_encoding(value: Any) -> None:
     """Refuse what Python knows as no encoding of texts."""
     try:
         "".encode(value)
@@ -59,7 +59,7 @@ def check_encoding(value: Any) -> None:
         ) from None
 
 
-def check_character(value: Any) -> None:
+def _check_character(value: Any) -> None:
     """Refuse what is not one character."""
     if not isinstance(value, str) or len(value) != 1 or value in "\r\n":
         raise SpecError(f"{value!r:.60}: expected one character, such as ';'")
@@ -76,7 +76,7 @@ class ValidateOperator(CachedOperator, ProgramOperator):
 
     program = Program(
         entrypoint=ENTRYPOINT,
-        output=RESULT_OUTPUT,
+        output=_RESULT_OUTPUT,
         files="muster_validate",
         does="runs a suite",
         image="validate",
@@ -92,11 +92,11 @@ class ValidateOperator(CachedOperator, ProgramOperator):
     """A JSON file of the Dag's folder."""
     image: str = keyword(default="validate", check=check_image, own=True, late=True)
     """The environment with Great Expectations in it."""
-    encoding: str | None = keyword(default=None, check=optional(check_encoding))
+    encoding: str | None = keyword(default=None, check=optional(_check_encoding))
     """How texts of CSV files are written, by Python's name: ``"cp1252"``, ``"utf-16"``. None: UTF-8."""
-    delimiter: str | None = keyword(default=None, check=optional(check_character))
+    delimiter: str | None = keyword(default=None, check=optional(_check_character))
     """What stands between the columns of CSV files. None: it is seen from the files."""
-    quote: str | None = keyword(default=None, check=optional(check_character))
+    quote: str | None = keyword(default=None, check=optional(_check_character))
     """What stands around a text of CSV files that holds the delimiter. None: it is seen from the files."""
     result_volume: str | None = keyword(default=None)
     """Where the result goes; the volume's name with ``-validation`` where not given."""
@@ -201,7 +201,7 @@ class ValidateOperator(CachedOperator, ProgramOperator):
         partition = partitions.pop() if len(partitions) == 1 else None
         return {
             "inputs": {"data": Input(versions=data.versions, many=True)},
-            "outputs": {RESULT_OUTPUT: OutputTarget(volume=volume, partition=partition)},
+            "outputs": {_RESULT_OUTPUT: OutputTarget(volume=volume, partition=partition)},
             "params": self._params(DagFolder.of(task.context["dag"])),
         }
 

@@ -10,10 +10,10 @@ from airflow.utils.session import create_session
 
 from muster.core.origin import Origin
 
-NO_TASK = Origin()
+_NO_TASK = Origin()
 
 
-def note(user: str, event: str, origin: Origin = NO_TASK, **what: str) -> None:
+def note(user: str, event: str, origin: Origin = _NO_TASK, **what: str) -> None:
     """Record what a user does.
 
     :param event: its name in the audit log, such as ``muster_pin``.

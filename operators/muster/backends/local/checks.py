@@ -21,7 +21,7 @@ HOME_GIB = 2.0
 LATELY_DAYS, SHORT_DAYS, LONG_DAYS = 7.0, 14.0, 730.0
 DAY_SECONDS = 86_400.0
 MEMORY_GIB = 4.0
-LOCKLESS = frozenset({"nfs", "nfs4", "cifs", "smb3", "9p", "drvfs", "fuse.sshfs"})
+_LOCKLESS = frozenset({"nfs", "nfs4", "cifs", "smb3", "9p", "drvfs", "fuse.sshfs"})
 
 
 def machine_checks(settings: Settings) -> Iterator[Check]:
@@ -79,7 +79,7 @@ def _existing(folder: Path) -> Path:
 
 def _file_system(settings: Settings) -> Check:
     kind = kind_of(_existing(settings.home), Path("/proc/self/mounts").read_text(errors="replace"))
-    if kind in LOCKLESS:
+    if kind in _LOCKLESS:
         return bad(
             "file system",
             f"MUSTER_HOME is on {kind}",

@@ -40,7 +40,7 @@ class Process:
         fields = _stat(pid)
         if fields is None or fields[2] == "Z":
             return None
-        return cls(pid=pid, boot=boot_id(), started=int(fields[_START_TIME]))
+        return cls(pid=pid, boot=_boot_id(), started=int(fields[_START_TIME]))
 
     @classmethod
     def me(cls) -> Process:
@@ -69,7 +69,7 @@ class Process:
             os.close(handle)
 
 
-def boot_id() -> str:
+def _boot_id() -> str:
     """Return what changes whenever the machine starts."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from muster.core.deployment import Counts, DeploymentSpec, DeploymentStatus
     from muster.core.origin import Origin
 
-REVIVE_SECONDS = 5.0
+_REVIVE_SECONDS = 5.0
 REPEAT_SECONDS = 60.0
 CAUSE_SECONDS = 5.0  # in which a platform says how a replica ended that fell silent; kubelets take one
 
@@ -320,7 +320,7 @@ class ReleaseDriver:
             self._down = None
         elif self._down is None:
             self._down = now
-        elif now - self._down >= REVIVE_SECONDS:
+        elif now - self._down >= _REVIVE_SECONDS:
             self._down = None
             token = status.token  # a release that began since is not superseded
             self._deployments.prepare(

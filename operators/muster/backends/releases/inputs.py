@@ -21,7 +21,7 @@ from muster.core.deployment import Counts
 from muster.core.errors import SpecError
 from muster.core.histograms import FILE
 
-FALSE_ALARMS = 0.001  # of a step, shared out among its inputs
+_FALSE_ALARMS = 0.001  # of a step, shared out among its inputs
 _PRIOR = 0.5
 
 
@@ -85,7 +85,7 @@ def broken_by_inputs(limit: float | None, counts: Counts, *, fewest: int) -> str
             "earlier release of muster, or was started without counting them"
         )
     found = drifts(counts)
-    enough = math.log(max(len(found), 1) / FALSE_ALARMS)
+    enough = math.log(max(len(found), 1) / _FALSE_ALARMS)
     far = [each for each in found if each.psi > limit and each.evidence > enough]
     if not far or far[0].requests < fewest:
         return ""

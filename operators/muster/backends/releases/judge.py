@@ -124,7 +124,7 @@ class Questions:
         for request in comparison.requests:
             self._left.append(partial(self._fill, ours, self._revision, request))
             self._left.append(partial(self._fill, theirs, champion, request))
-        self._left.append(lambda: broken_by_comparison(comparison, ours.rows, theirs.rows))
+        self._left.append(lambda: _broken_by_comparison(comparison, ours.rows, theirs.rows))
         return ""
 
     def _fill(self, column: OutputAnswers, revision: str, request: SmokeRequest) -> str:
@@ -294,7 +294,7 @@ def _unexpected(request: SmokeRequest, answer: Answer) -> str:
     return ""
 
 
-def broken_by_comparison(
+def _broken_by_comparison(
     comparison: Comparison, candidate: Sequence[Sequence[float]], champion: Sequence[Sequence[float]]
 ) -> str:
     """Say in what the candidate falls behind the champion; empty where it does not.

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _TRIES = 10
 _MOST = 100
-REPAIR_SECONDS = 180.0
+_REPAIR_SECONDS = 180.0
 _LOOK_SECONDS = 0.5
 
 T = TypeVar("T")
@@ -122,7 +122,7 @@ def repair(
     deployments: Deployments,
     name: str,
     *,
-    seconds: float = REPAIR_SECONDS,
+    seconds: float = _REPAIR_SECONDS,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[str]:
     """Bring a deployment back to how muster left it, and yield what is done; all who have traffic answer at the end.

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields
 from muster.core.deployment import SmokeRequest
 from muster.core.errors import SpecError
 
-JUDGED_FROM = 50
+_JUDGED_FROM = 50
 METRICS = ("accuracy", "auc", "mae", "rmse")
 
 
@@ -58,7 +58,7 @@ class Rules:
     @property
     def judged_from(self) -> int:
         """Of how many requests at least an error share is one, and from how many on latency and drift are judged."""
-        return JUDGED_FROM if self.fewest_requests is None else self.fewest_requests
+        return _JUDGED_FROM if self.fewest_requests is None else self.fewest_requests
 
 
 @dataclass(frozen=True, kw_only=True)

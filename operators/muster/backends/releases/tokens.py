@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from muster.core.errors import NotFound, SpecError
 from muster.core.names import check_label
 
-TOKEN_BYTES = 32
+_TOKEN_BYTES = 32
 MOST_CLIENTS = 500
 """The clients with a token that a deployment may have: a server is told of all of them in one command."""
 ENDED_KEPT = 100  # so that who comes with an ended token is told when it was ended
@@ -103,4 +103,4 @@ def _after(tokens: Tokens, now: float) -> int:
 
 def new_token() -> str:
     """Return a token that cannot be guessed."""
-    return secrets.token_urlsafe(TOKEN_BYTES)
+    return secrets.token_urlsafe(_TOKEN_BYTES)

@@ -17,7 +17,7 @@ from muster.core.settings import Settings, project_folder
 
 AIRFLOW = "apache-airflow"
 CACHE_GIB = 12.0  # every shipped environment and its downloads, with room to build
-FETCHED_GIB = 2.0
+_FETCHED_GIB = 2.0
 
 
 def _python(_: Settings) -> Check:
@@ -81,7 +81,7 @@ def cache_disk(settings: Settings) -> Check:
 
 def _fetched_disk(settings: Settings) -> Check:
     advice = "free some, or set MUSTER_CACHE to another disk: what is read of volumes is kept there"
-    return disk("disk for MUSTER_CACHE", settings.cache, FETCHED_GIB, advice)
+    return disk("disk for MUSTER_CACHE", settings.cache, _FETCHED_GIB, advice)
 
 
 def _waiting(settings: Settings) -> Check:

@@ -52,7 +52,7 @@ DATA = "data"
 INGEST = Program(entrypoint=ENTRYPOINT, output=DATA, files=PACKAGE, does="ingests", image="ingest")
 
 
-def check_known_url(value: Any) -> None:
+def _check_known_url(value: Any) -> None:
     """Refuse what is no source, as far as it is known."""
     if is_known(value):
         check_url(value)
@@ -85,7 +85,7 @@ class IngestOperator(ProgramOperator):
     program = INGEST
     ui_color = "#e0f2f1"
 
-    source: str = keyword(check=check_known_url, templated=True)
+    source: str = keyword(check=_check_known_url, templated=True)
     """``s3://bucket/prefix``, ``gs://``, ``abfs://``, ``https://``, ``sftp://``, ``file:///folder``, ``sql://CONNECTION``, or
     ``kafka://CONNECTION/topic``."""
     volume: str = keyword(templated=True, reads=True)

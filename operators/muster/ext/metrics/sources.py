@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 UNREADABLE = "unreadable"
 LIVE = tuple(state for state in JobState if not state.ended)
-OUTCOMES = (JobState.SUCCEEDED.value, *(cause.value for cause in Cause))
+_OUTCOMES = (JobState.SUCCEEDED.value, *(cause.value for cause in Cause))
 
 
 class Jobs:
@@ -115,7 +115,7 @@ class Jobs:
             yield Sample(metric="muster_jobs_overdue", value=late[limit], labels={"limit": limit})
 
     def _counted(self) -> Iterator[Sample]:
-        for name in dict.fromkeys((*OUTCOMES, *self._ended)):
+        for name in dict.fromkeys((*_OUTCOMES, *self._ended)):
             yield Sample(metric="muster_jobs_ended_total", value=self._ended[name], labels={"outcome": name})
         for queue, durations in self._waits.items():
             yield Sample(metric="muster_job_wait_seconds", value=durations, labels={"queue": queue})

@@ -19,8 +19,8 @@ from muster.volumes.commit_records import Place
 Progress = Callable[[str], None]
 
 BATCH_VERSIONS = 256
-BATCH_BYTES = 1 << 30
-BATCH_SECONDS = 10.0
+_BATCH_BYTES = 1 << 30
+_BATCH_SECONDS = 10.0
 BASES, BASES_BYTES = (
     500,
     256 << 20,
@@ -163,8 +163,8 @@ class Copying:
                     batch.append(documents)
             except MirrorBusy:
                 busy.append(place)
-            full = len(batch) >= BATCH_VERSIONS or self.done.sent_bytes - sent >= BATCH_BYTES
-            if full or time.monotonic() - began > BATCH_SECONDS:
+            full = len(batch) >= BATCH_VERSIONS or self.done.sent_bytes - sent >= _BATCH_BYTES
+            if full or time.monotonic() - began > _BATCH_SECONDS:
                 brought |= self._publish(batch)
                 batch, began, sent = [], time.monotonic(), self.done.sent_bytes
         return brought | self._publish(batch), busy

@@ -141,7 +141,7 @@ class MirrorReads:
             self._home.close()
 
 
-def version_of(documents: VersionDocuments) -> Version:
+def _version_of(documents: VersionDocuments) -> Version:
     """Return a version as a store describes it."""
     record, entries = documents.origin, documents.entries
     return Version(
@@ -173,7 +173,7 @@ class _ReadsMirror(_Base):
 
     def resolve(self, address: str) -> tuple[Version, ...]:
         """Return the versions that an address names now."""
-        return self._or_there(super().resolve, address, lambda found: (version_of(found),))
+        return self._or_there(super().resolve, address, lambda found: (_version_of(found),))
 
     def record(self, address: str) -> Record:
         """Return one version's record."""

@@ -32,7 +32,7 @@ class Repair:
         self._mirror, settings = mirror, Settings.load()
         if store_is_here() and settings.store.is_dir():
             with self._open() as source:
-                if name_again(settings.store, source):
+                if _name_again(settings.store, source):
                     note(f"VOLUME.json was written again after {safe(mirror)}", style="green")
 
     def _open(self) -> closing[Home]:
@@ -89,7 +89,7 @@ def repair(
     return done
 
 
-def name_again(root: Path, source: MirrorSource) -> bool:
+def _name_again(root: Path, source: MirrorSource) -> bool:
     """Write VOLUME.json of a store that has lost it, or has it damaged, after a mirror; return whether it was so.
 
     :raises Conflict: the mirror has none of the store's versions, or others.

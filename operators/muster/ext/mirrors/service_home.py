@@ -19,9 +19,9 @@ from muster.volumes.manifest import Entry
 from muster.volumes.service.archives import in_chunks
 from muster.volumes.service.client import ServiceStore
 
-REQUEST_BYTES = 64 << 20
-REQUEST_PIECES = 2_000
-RENEW_SECONDS = 30.0
+_REQUEST_BYTES = 64 << 20
+_REQUEST_PIECES = 2_000
+_RENEW_SECONDS = 30.0
 _TRIES = 4
 
 
@@ -124,15 +124,15 @@ class ServiceHome:
         waiting, size = list[Piece](), 0
 
         def beat() -> None:
-            if time.monotonic() - self._asked > RENEW_SECONDS:
+            if time.monotonic() - self._asked > _RENEW_SECONDS:
                 self._put(documents, source, [], tell)  # the session goes on
 
         missing, has_base = self._begin(documents, base)
         before = base if has_base and base is not None and base.place != documents.place else None
-        for piece in pieces_of(documents, source, before, missing, beat=beat):
+        for piece in _pieces_of(documents, source, before, missing, beat=beat):
             waiting.append(piece)
             size += 0 if piece.first is not None else piece.size
-            if size >= REQUEST_BYTES or len(waiting) >= REQUEST_PIECES:
+            if size >= _REQUEST_BYTES or len(waiting) >= _REQUEST_PIECES:
                 self._put(documents, source, waiting, tell)
                 waiting, size = [], 0
         if waiting:
@@ -240,7 +240,7 @@ class ServiceHome:
         return document_of(answer.content)
 
 
-def pieces_of(
+def _pieces_of(
     documents: VersionDocuments,
     source: MirrorSource,
     base: VersionDocuments | None,
@@ -277,7 +277,7 @@ def _cut(path: str, stretches: Iterator[Stretch], there: int) -> Iterator[Piece]
         if begin == end == 0:
             yield Piece(path=path, at=0, size=0)
         while begin < end:
-            size = min(end - begin, REQUEST_BYTES)
+            size = min(end - begin, _REQUEST_BYTES)
             yield Piece(
                 path=path,
                 at=begin,

@@ -27,9 +27,9 @@ from muster.core.names import check_identifier
 from muster.core.settings import Settings, project_folder
 
 SERVER = "notebook"
-INSTALLERS = ("pip", "pip3", "uv", "conda")
+_INSTALLERS = ("pip", "pip3", "uv", "conda")
 """What a cell would call to install a package: into muster's own environment, where the cell could not import it."""
-SETTINGS = {
+_SETTINGS = {
     "@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": False},
     "@jupyterlab/notebook-extension:tracker": {"autoStartDefaultKernel": True},
 }
@@ -138,7 +138,7 @@ def _prepare(folder: Path, *, server: Path, python: Path, image: str) -> None:
         )
     programs = folder / "bin"
     programs.mkdir()
-    for name in INSTALLERS:
+    for name in _INSTALLERS:
         refusal = (
             f"{name} cannot install into image {image}, whose lock says what it holds. {kernel.advice(image)}"
         )
@@ -199,7 +199,7 @@ def _execute(server: str, path: Path, variables: Mapping[str, str]) -> None:
 
 def _open(server: str, folder: Path, *, port: int, browser: bool, variables: Mapping[str, str]) -> None:
     (folder / "settings").mkdir()
-    (folder / "settings" / "overrides.json").write_text(json.dumps(SETTINGS))
+    (folder / "settings" / "overrides.json").write_text(json.dumps(_SETTINGS))
     token = secrets.token_urlsafe(16)
     say(f"http://127.0.0.1:{port}/lab?token={token}   Ctrl-C ends it")
     options = [

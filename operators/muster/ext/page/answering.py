@@ -14,7 +14,7 @@ from muster.core.deployment import DeploymentStatus
 from muster.core.wire import plain
 from muster.ext.page.history import EVERY_SECONDS, History
 
-FRESH_SECONDS = 1.0
+_FRESH_SECONDS = 1.0
 WINDOW_SECONDS = 15.0
 
 
@@ -28,7 +28,7 @@ class _Known:
     @property
     def stale(self) -> bool:
         """Whether it is time to read again."""
-        return not self.looks or time.monotonic() - self.looks[-1][0] > FRESH_SECONDS
+        return not self.looks or time.monotonic() - self.looks[-1][0] > _FRESH_SECONDS
 
     def note(self, seen: DeploymentSample) -> None:
         """Keep a reading."""

@@ -41,7 +41,7 @@ HEADERS = {
 }
 log = logging.getLogger(__name__)
 CHECKED = {"cache-control": "no-cache"}
-NOT_LET_IN = (
+_NOT_LET_IN = (
     "Airflow does not let you see muster's page, where this link leads: ask an administrator for the permission to read "
     "plugins. With FAB's auth manager that is 'can read on Plugins', in Security, List Roles.\n"
 )
@@ -157,7 +157,7 @@ async def _http(request: Request, error: Any) -> Response:
                 get_auth_manager().get_url_login(next_url=str(request.url)), status_code=307
             )
         if error.status_code == 403:
-            return PlainTextResponse(NOT_LET_IN, status_code=403)
+            return PlainTextResponse(_NOT_LET_IN, status_code=403)
     return await http_exception_handler(request, error)
 
 

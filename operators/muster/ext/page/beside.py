@@ -15,12 +15,12 @@ from muster.volumes.protocols import Store
 
 MOST_DOCUMENTS = 8
 MOST_INPUTS = 24
-MOST_USES = 50
+_MOST_USES = 50
 
 
 def used_by(uses: Uses, address: str) -> list[dict[str, Any]]:
     """Return the jobs that read a version, the newest first: a line each, with the input's name."""
-    return [{**row(use.job), "input": use.name} for use in uses.of(address)[:MOST_USES]]
+    return [{**row(use.job), "input": use.name} for use in uses.of(address)[:_MOST_USES]]
 
 
 def documents(

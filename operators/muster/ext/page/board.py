@@ -15,7 +15,7 @@ from muster.volumes.base import TaskEnd
 from muster.volumes.protocols import Ledger
 from muster.volumes.runs import noted
 
-ROOM_SECONDS = 30.0
+_ROOM_SECONDS = 30.0
 STATES = (*(state.value for state in JobState), UNREADABLE)
 
 
@@ -73,12 +73,12 @@ class Board:
         self._backend = backend
         self._ended: dict[str, Job] = {}
         self._asked: dict[str, JobSpec] = {}  # specs of jobs that have not ended
-        self._warned, self._warned_at = "", -ROOM_SECONDS
+        self._warned, self._warned_at = "", -_ROOM_SECONDS
 
     def warning(self) -> str:
         """Return the warning of a nearly full disk; measured now and then."""
         now = time.monotonic()
-        if now >= self._warned_at + ROOM_SECONDS:
+        if now >= self._warned_at + _ROOM_SECONDS:
             self._warned_at = now
             try:
                 self._warned = self._backend.store.room().warning

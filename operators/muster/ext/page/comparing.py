@@ -17,7 +17,7 @@ from muster.volumes.protocols import LocalStore
 
 MOST = 6
 MOST_FILES = 200
-MOST_SCHEMAS = 5
+_MOST_SCHEMAS = 5
 MOST_BYTES = 64 << 20
 """Of a table whose schema is compared: a store behind a service sends the whole file."""
 
@@ -98,7 +98,7 @@ def _difference(
         **{path: list(sizes) for path, sizes in files.changed.items()},
     }
     tables = [path for path, sizes in sorted(files.changed.items()) if _has_schema(path, sizes)][
-        :MOST_SCHEMAS
+        :_MOST_SCHEMAS
     ]
     schemas = [
         (path, _schema(store, f"{first}/{path}"), _schema(store, f"{address}/{path}")) for path in tables

@@ -16,7 +16,7 @@ from airflow.plugins_manager import AirflowPlugin
 
 PREFIX = "/muster"
 # Airflow's UI uses the address unchanged, so below a proxy's path it must hold that path.
-ENABLED = conf.getboolean("muster", "plugin", fallback=True)
+_ENABLED = conf.getboolean("muster", "plugin", fallback=True)
 ROOT = urlsplit(conf.get("api", "base_url", fallback="")).path.rstrip("/") + PREFIX
 
 
@@ -32,12 +32,12 @@ class MusterPlugin(AirflowPlugin):
             "destination": "nav",
             "url_route": "muster",
         }
-    ] * ENABLED
+    ] * _ENABLED
 
     @cached_property
     def fastapi_apps(self) -> list[dict[str, Any]]:  # type: ignore[override]  # Airflow only reads it
         """The page; only the api-server reads this."""
-        if not ENABLED:
+        if not _ENABLED:
             return []
         from muster.ext.page.app import create_app
 
@@ -46,7 +46,7 @@ class MusterPlugin(AirflowPlugin):
     @cached_property
     def listeners(self) -> list[ModuleType | object]:  # type: ignore[override]  # Airflow only reads it
         """The listener for starts of Airflow's components."""
-        if not ENABLED:
+        if not _ENABLED:
             return []
         from muster.airflow.attempts import listener
 

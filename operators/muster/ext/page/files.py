@@ -7,7 +7,7 @@ from pathlib import Path
 
 from muster.core.extensions import extensions
 
-STATIC = Path(__file__).parent / "static"
+_STATIC = Path(__file__).parent / "static"
 TYPES = {
     ".html": "text/html; charset=utf-8",
     ".css": "text/css",
@@ -18,7 +18,7 @@ TYPES = {
 
 def files() -> dict[str, Path]:
     """Return every file by its name: ``app.js``, and ``search/searches.js`` of an extension."""
-    folders = {"": STATIC, **{f"{name}/": each.static for name, each in extensions().items() if each.static}}
+    folders = {"": _STATIC, **{f"{name}/": each.static for name, each in extensions().items() if each.static}}
     return {
         f"{prefix}{path.name}": path
         for prefix, folder in folders.items()
@@ -38,5 +38,5 @@ def document() -> str:
             modules += f'<link rel="modulepreload" href="static/{escape(name)}"{of}>\n'
             if tab and tab.listed:
                 links += f'<a href="#/{escape(tab.room)}">{escape(tab.title)}</a>\n'
-    text = (STATIC / "index.html").read_text(encoding="utf-8")
+    text = (_STATIC / "index.html").read_text(encoding="utf-8")
     return text.replace("<!-- modules -->\n", modules).replace("<!-- tabs -->\n", links)

@@ -21,7 +21,7 @@ from muster.core.address import Address
 from muster.volumes.base import Record
 from muster.volumes.lineage import Ancestor
 
-FOLD = 6
+_FOLD = 6
 
 Edge = tuple[str, str]
 """From an input to the version made from it."""
@@ -153,7 +153,7 @@ def _folded(
     nodes: list[GraphNode] = []
     stands_for: dict[str, str] = {}
     for (column, volume), members in groups.items():
-        if len(members) > FOLD:
+        if len(members) > _FOLD:
             nodes.append(_many(volume, column, members))
             stands_for.update(dict.fromkeys((each.address for each in members), nodes[-1].id))
         else:

@@ -13,10 +13,10 @@ from muster.core.text import as_shown
 from muster.volumes.base import LogTime
 from muster.volumes.protocols import Ledger
 
-PART_BYTES = 128 << 10
+_PART_BYTES = 128 << 10
 PIECE_BYTES = 1 << 20
 MOST_FOUND = 500
-MOST_SEARCHED = 256 << 20
+_MOST_SEARCHED = 256 << 20
 
 _RANK = re.compile(r"\[rank (\d+)\]")
 
@@ -28,8 +28,8 @@ def part(ledger: Ledger, job_id: str, *, after: int | None) -> dict[str, Any]:
         the text, the byte before which lines were left out, and the length.
     """
     size = ledger.log_bytes(job_id)
-    start = max(0, size - PART_BYTES) if after is None else min(after, size)
-    data, end = ledger.read(job_id, after=start, limit_bytes=PART_BYTES)
+    start = max(0, size - _PART_BYTES) if after is None else min(after, size)
+    data, end = ledger.read(job_id, after=start, limit_bytes=_PART_BYTES)
     if after is None and start:  # it begins in the middle of a line
         _, _, data = data.partition(b"\n")
     begin = end - len(data)
@@ -54,7 +54,7 @@ def found(ledger: Ledger, job_id: str, *, text: str, rank: int | None) -> dict[s
         total += len(mine)
         lines = [*lines, *mine][-MOST_FOUND:]
         searched += len(piece)
-        if searched >= MOST_SEARCHED:
+        if searched >= _MOST_SEARCHED:
             break
     first = lines[0][0] if lines else 0
     times = ledger.log_times(job_id, after=first, before=searched) if lines else []
@@ -62,7 +62,7 @@ def found(ledger: Ledger, job_id: str, *, text: str, rank: int | None) -> dict[s
         "lines": [line for _, line in lines],
         "times": [_time_of(times, at) for at, _ in lines],
         "total": total,
-        "complete": searched < MOST_SEARCHED,
+        "complete": searched < _MOST_SEARCHED,
     }
 
 

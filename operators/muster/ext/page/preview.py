@@ -28,10 +28,10 @@ ANSWER = 1 << 20
 LINE_BYTES = 1 << 20
 READ_BYTES = 2 << 20
 """What is read of a file of text: its objects take up to thirty times as much memory."""
-SEPARATORS = {".csv": ",", ".tsv": "\t"}
-TABLES = (".parquet", *SEPARATORS, ".jsonl")
+_SEPARATORS = {".csv": ",", ".tsv": "\t"}
+TABLES = (".parquet", *_SEPARATORS, ".jsonl")
 MISSING = f"the rows are not shown, because Airflow's environment has no DuckDB: `{install('page')}` there"
-MARKDOWN_BYTES = 128 << 10
+_MARKDOWN_BYTES = 128 << 10
 """What is read of a document: a megabyte of brackets takes half a minute."""
 _DOCUMENT = """<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title><style>
 :root {{ color-scheme: light dark; }} @media (prefers-color-scheme: dark) {{ body {{ background: #14171b; color: #dde2e8; }} a {{ color: #7db2f0; }} }}
@@ -48,8 +48,8 @@ def preview(path: Path) -> dict[str, Any]:
     kind = path.suffix.lower()
     if kind == ".parquet":
         return _parquet(path)
-    if kind in SEPARATORS:
-        return _separated(path, SEPARATORS[kind])
+    if kind in _SEPARATORS:
+        return _separated(path, _SEPARATORS[kind])
     if kind == ".jsonl":
         return _json_lines(path)
     raise SpecError(f"{path.name}: rows are shown of {', '.join(TABLES)}")
@@ -91,7 +91,7 @@ def markdown(path: Path) -> str:
     """Return a file of Markdown as an HTML document. HTML within it is shown as the text that it is."""
     from markdown_it import MarkdownIt
 
-    text = path.read_bytes()[:MARKDOWN_BYTES].decode(errors="replace")
+    text = path.read_bytes()[:_MARKDOWN_BYTES].decode(errors="replace")
     body = MarkdownIt("commonmark", {"html": False}).enable("table").render(text)
     return _DOCUMENT.format(title=escape(path.name), body=body)
 

@@ -36,13 +36,13 @@ from muster.volumes.documents import HEADERS, parse, show
 api = APIRouter(default_response_class=Json, dependencies=[assets])
 documents = APIRouter(prefix="/files", dependencies=[assets])
 
-MARKS = ("pin", "unpin", "retire", "reinstate")
+_MARKS = ("pin", "unpin", "retire", "reinstate")
 """What a person may do to a version, by the call of the store."""
 
-OF_DEPLOYMENT = "deployment/"
+_OF_DEPLOYMENT = "deployment/"
 """What begins the pin of a version that a deployment keeps."""
 
-Act = Annotated[str, PathParameter(pattern=f"^({'|'.join(MARKS)})$")]
+Act = Annotated[str, PathParameter(pattern=f"^({'|'.join(_MARKS)})$")]
 Reason = Annotated[str, Query(max_length=400)]
 Path = Annotated[str, Query(max_length=1000)]
 Columns = Annotated[str, Query(max_length=4000)]
@@ -103,8 +103,8 @@ def mark(here: Here, who: Who, act: Act, address: Text, reason: Reason = "") -> 
     record = store.record(address)
     who.need(record.origin.dag_id, DagAccessEntity.TASK_INSTANCE, method="PUT")
     exact, why = pinned(record.volume, record.number), one_line(reason) or f"by {who.name}"
-    if act == "unpin" and why.startswith(OF_DEPLOYMENT):
-        name = why.removeprefix(OF_DEPLOYMENT)
+    if act == "unpin" and why.startswith(_OF_DEPLOYMENT):
+        name = why.removeprefix(_OF_DEPLOYMENT)
         raise Conflict(f"deployment {name} keeps {exact} itself: retire that, or release another version")
     if act in ("retire", "unpin"):
         check_marks(store, exact, retires=act == "retire", unpins=why if act == "unpin" else None)

@@ -19,10 +19,10 @@ from muster.volumes.lineage import Ancestor, ancestors
 from muster.volumes.listing import Listing
 from muster.volumes.protocols import Store
 
-MOST_ANCESTORS = 400
-MOST_DESCENDANTS = 100
+_MOST_ANCESTORS = 400
+_MOST_DESCENDANTS = 100
 MOST_FILES = 500
-MOST_LOOKED_AT = 300
+_MOST_LOOKED_AT = 300
 MOST_COLUMNS = 6
 MOST_CHOSEN = 30
 BASELINE = "_baseline"
@@ -52,7 +52,7 @@ class VersionsQuery:
 
     :param before: only those below this number.
     :param by_partition: the newest version of each partition, the last partition first, of the newest
-        :data:`MOST_LOOKED_AT` versions; else every version, the newest first.
+        :data:`_MOST_LOOKED_AT` versions; else every version, the newest first.
     :param columns: names of metrics and params; a few of the newest version's metrics where none are given.
     """
 
@@ -67,7 +67,7 @@ def versions(store: Store, volume: str, look: VersionsQuery, *, permitted: Permi
 
     :raises NotFound: there is no such volume; the message lists the volumes.
     """
-    most = MOST_LOOKED_AT if look.by_partition else look.limit
+    most = _MOST_LOOKED_AT if look.by_partition else look.limit
     found = store.newest(volume, limit=most, before=look.before)
     if not found and look.before is None:
         store.resolve(volume)  # raises the error that lists the volumes
@@ -253,17 +253,17 @@ def lineage(store: Store, address: str, uses: Uses, *, permitted: Permitted) -> 
     :raises NotFound: there is no such version.
     """
     walk = ancestors(store, address, through=lambda record: permitted(record.origin.dag_id))
-    found = list(islice(walk, MOST_ANCESTORS + 1))
-    back = draw(found[:MOST_ANCESTORS], permitted=permitted)
-    made = list(islice(uses.descendants(found[0].address), MOST_DESCENDANTS + 1))
+    found = list(islice(walk, _MOST_ANCESTORS + 1))
+    back = draw(found[:_MOST_ANCESTORS], permitted=permitted)
+    made = list(islice(uses.descendants(found[0].address), _MOST_DESCENDANTS + 1))
     forward = draw_forward(
-        [found[0], *_known(store, made[:MOST_DESCENDANTS])], _arrows(made), permitted=permitted
+        [found[0], *_known(store, made[:_MOST_DESCENDANTS])], _arrows(made), permitted=permitted
     )
     return {
         "nodes": back["nodes"] + forward["nodes"][1:],
         "edges": back["edges"] + forward["edges"],
         "rows": max(back["rows"], forward["rows"]),
-        "complete": len(found) <= MOST_ANCESTORS and len(made) <= MOST_DESCENDANTS,
+        "complete": len(found) <= _MOST_ANCESTORS and len(made) <= _MOST_DESCENDANTS,
     }
 
 
@@ -285,6 +285,6 @@ def _record(store: Store, address: str) -> Record | None:
 
 def _arrows(made: Sequence[Descendant]) -> dict[tuple[str, str], set[str]]:
     arrows: dict[tuple[str, str], set[str]] = {}
-    for each in made[:MOST_DESCENDANTS]:
+    for each in made[:_MOST_DESCENDANTS]:
         arrows.setdefault((each.parent, each.address), set()).add(each.name)
     return arrows

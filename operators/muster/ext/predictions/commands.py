@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from muster.volumes.base import Record, Version
     from muster.volumes.protocols import LocalStore
 
-SHOWN_ROWS = 20
+_SHOWN_ROWS = 20
 
 app = group(
     "Predictions: requests and answers that a deployment keeps. Turn it on in the Dag: log=RequestLog(…)."
@@ -60,11 +60,11 @@ def show(
             ("held by", _held_by(version)),
         ]
     )
-    for row in rows[:SHOWN_ROWS]:
+    for row in rows[:_SHOWN_ROWS]:
         inputs, outputs = (lineage.values(_side(row, side)) for side in ("input", "output"))
         say(f"  {safe(inputs)}  ->  {safe(outputs)}")
-    if len(rows) > SHOWN_ROWS:
-        note(f"… and {len(rows) - SHOWN_ROWS} more rows; --json has all")
+    if len(rows) > _SHOWN_ROWS:
+        note(f"… and {len(rows) - _SHOWN_ROWS} more rows; --json has all")
     say()
     if record is None:
         note(f"{model or 'the model'} is not in this store")

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 ENTRYPOINT = "muster_serving.scoring:score"
 OUTPUT = "predictions"
-ANSWERING = ("workers", "cpus", "trusted")  # what of a worker's setup its answers depend on
+_ANSWERING = ("workers", "cpus", "trusted")  # what of a worker's setup its answers depend on
 
 check_names = rule(
     lambda value: isinstance(value, (list, tuple)) and all(isinstance(name, str) and name for name in value),
@@ -229,7 +229,7 @@ class ScoreOperator(CachedOperator, ProgramOperator):
             model=Input(versions=(spec.model,)),
             image=runs.image,
             image_digest=runs.image_digest,
-            setup=told and {word: told[word] for word in ANSWERING},
+            setup=told and {word: told[word] for word in _ANSWERING},
         )
 
     def _of_version(self, store: LocalStore, model: Input, address: str) -> _Served:

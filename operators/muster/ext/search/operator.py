@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 LOOK_SECONDS = 0.25
 TRIALS = "-trials"
 """What the volumes of the trials' own versions are called after: those of ``flights/model`` are in ``flights/model-trials``."""
-RESULTS = "results"
+_RESULTS = "results"
 
 
 _check_budget = rule(lambda value: isinstance(value, Budget), "a Budget(resource=…, gpu_hours=…, seconds=…)")
@@ -165,7 +165,7 @@ class SearchOperator(GangOperator):
             with self.refusing(f"outputs[{name!r}]"):
                 if field["partition"] == EVERY_PARTITION:
                     raise SpecError("partition '*': the best trial's output is one version")
-                if name == RESULTS and self.results is not None:
+                if name == _RESULTS and self.results is not None:
                     raise SpecError(
                         f"{name!r} is what the table of all trials is called: call the output something else"
                     )
@@ -178,12 +178,12 @@ class SearchOperator(GangOperator):
         """References to the versions of the best trial, ``search.versions["model"]``, and to ``results``."""
         from muster.airflow.authoring.references import VersionsReference
 
-        return VersionsReference(self, (*self.outputs, *([RESULTS] if self.results is not None else [])))
+        return VersionsReference(self, (*self.outputs, *([_RESULTS] if self.results is not None else [])))
 
     @classmethod
     def output_names(cls, keywords: Mapping[str, Any]) -> tuple[str, ...]:
         """The names of its outputs, and ``results``."""
-        return (*super().output_names(keywords), *([RESULTS] if keywords.get("results") is not None else []))
+        return (*super().output_names(keywords), *([_RESULTS] if keywords.get("results") is not None else []))
 
     def job_spec(self, task: TaskRun) -> JobSpec:
         """Return the job of a trial, with a point of the space for its params."""
@@ -326,8 +326,8 @@ class SearchOperator(GangOperator):
         }
         kept = 0
         if self.results is not None:
-            outputs[RESULTS] = (self._kept(store, driver, self.results),)
-            kept = self._tell_kept(store, outputs[RESULTS][0])
+            outputs[_RESULTS] = (self._kept(store, driver, self.results),)
+            kept = self._tell_kept(store, outputs[_RESULTS][0])
         jobs = [job_id for trial in driver.state.trials for job_id in trial.jobs]
         try:
             freed = max(0, store.let_go(jobs) - kept)
@@ -367,7 +367,7 @@ class SearchOperator(GangOperator):
         most = MOST_CHECKPOINTS if self.keep_checkpoints is None else self.keep_checkpoints
         with tempfile.TemporaryDirectory(prefix="muster-search-") as folder:
             write_results(Path(folder), driver.search, driver.state, store.ledger)
-            note, request = f"search {driver.search_id}", _request(driver.search_id, RESULTS)
+            note, request = f"search {driver.search_id}", _request(driver.search_id, _RESULTS)
             checkpoints = kept_checkpoints(driver.state, most=most)
             return store.add(
                 volume, Path(folder), note=note, request=request, checkpoints=checkpoints

@@ -21,10 +21,10 @@ from muster.ext.search.trial_curves import TrialCurves
 
 api = APIRouter(default_response_class=Json)
 
-MOST_AXES = 8
+_MOST_AXES = 8
 ROWS = 20
 
-Names = Annotated[list[str] | None, Query(max_length=MOST_AXES)]
+Names = Annotated[list[str] | None, Query(max_length=_MOST_AXES)]
 PhaseName = Annotated[str, Query(pattern=f"^({'|'.join(phase.value for phase in Phase)})?$")]
 
 
@@ -92,7 +92,7 @@ def points(here: Here, who: Who, search_id: str, param: Names = None) -> Json:
     space = known.search.spec.space
     if unknown := [name for name in param or () if name not in space]:
         raise SpecError(f"param is {unknown[0]!r:.60}: the space has {', '.join(space)}")
-    names = param or [each.param for each in known.importance][:MOST_AXES]
+    names = param or [each.param for each in known.importance][:_MOST_AXES]
     return Json(trials.points(known.overview, space, names))
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from muster.core.search import SearchSpec, Stopping
 from muster.ext.search.state import Phase, SearchState, Trial
 
-FEWEST_OUTCOMES = 5
+_FEWEST_OUTCOMES = 5
 """A search fails when half of its trials have failed, but not before this many have shown how they do."""
 _SHOWN = 3
 _ROUNDING = 1e-9  # rungs (0.7, 2.1) have a ratio of 3.0000000000000004, of which three trials are one
@@ -124,7 +124,7 @@ def hopeless(state: SearchState) -> str:
     if state.silent and not any(each.values for each in state.trials):
         return f"no trial told {state.spec.metric}. {silence(state)}"  # nor will another one
     lost = state.failed + state.silent
-    if state.shown < FEWEST_OUTCOMES or 2 * lost < state.shown:
+    if state.shown < _FEWEST_OUTCOMES or 2 * lost < state.shown:
         return ""
     return " ".join(
         filter(None, (f"{lost} of {state.shown} trials failed.", failures(state), silence(state)))

@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-SEARCH_TAG = "muster.search"
-TRIAL_TAG = "muster.trial"
-RUNG_TAG = "muster.rung"
-PHASE_TAG = "muster.phase"
-BEST_TAG = "muster.best_trial"
-REASON_TAG = "muster.reason"
+_SEARCH_TAG = "muster.search"
+_TRIAL_TAG = "muster.trial"
+_RUNG_TAG = "muster.rung"
+_PHASE_TAG = "muster.phase"
+_BEST_TAG = "muster.best_trial"
+_REASON_TAG = "muster.reason"
 
 _AWAY_SECONDS = 60.0
 _UNBUILT_SECONDS = 5.0
@@ -91,7 +91,11 @@ class Tracker:
 
     def tags(self, trial: Trial, job_id: str, rung: int) -> dict[str, str]:
         """Return the tags of the runs that a trial's job begins, below the trial's own run."""
-        found = {SEARCH_TAG: self._id, TRIAL_TAG: str(trial.number), RUNG_TAG: f"{self._spec.rungs[rung]:g}"}
+        found = {
+            _SEARCH_TAG: self._id,
+            _TRIAL_TAG: str(trial.number),
+            _RUNG_TAG: f"{self._spec.rungs[rung]:g}",
+        }
         run = self._ask(lambda runs: self._run(runs, trial))
         if run is not None:
             return {**found, PARENT: run.run_id}
@@ -156,8 +160,8 @@ class Tracker:
 
     def _look_up(self, runs: MlflowRuns) -> None:
         """Find what an earlier driver began; the oldest counts."""
-        found = runs.find(SEARCH_TAG, self._id)
-        parent = next((run for run in found if TRIAL_TAG not in run.tags), None)
+        found = runs.find(_SEARCH_TAG, self._id)
+        parent = next((run for run in found if _TRIAL_TAG not in run.tags), None)
         if parent is None:
             origin = self._search.trial.origin
             about = {
@@ -165,18 +169,18 @@ class Tracker:
                 "muster.run_id": origin.run_id,
                 "muster.task_id": origin.stage,
             }
-            tags = {SEARCH_TAG: self._id, **{name: text for name, text in about.items() if text}}
+            tags = {_SEARCH_TAG: self._id, **{name: text for name, text in about.items() if text}}
             parent = runs.begin(self._search.trial.name, tags=tags, at=self._search.began)
         runs.add(parent.run_id, params=self._rules())  # each time: the same again is nothing
         self._parent = parent
         for run in reversed(found):
-            if run.tags.get(PARENT) == parent.run_id and run.tags.get(TRIAL_TAG, "").isdecimal():
-                self._trials[int(run.tags[TRIAL_TAG])] = run
+            if run.tags.get(PARENT) == parent.run_id and run.tags.get(_TRIAL_TAG, "").isdecimal():
+                self._trials[int(run.tags[_TRIAL_TAG])] = run
 
     def _run(self, runs: MlflowRuns, trial: Trial) -> MlflowRun:
         """The trial's run, begun where it has none."""
         if trial.number not in self._trials:
-            tags = {SEARCH_TAG: self._id, TRIAL_TAG: str(trial.number), PARENT: self._parent.run_id}
+            tags = {_SEARCH_TAG: self._id, _TRIAL_TAG: str(trial.number), PARENT: self._parent.run_id}
             run = runs.begin(f"trial {trial.number}", tags=tags, at=self._clock())
             self._trials[trial.number] = replace(run, tags=tags)
         return self._trials[trial.number]
@@ -193,18 +197,18 @@ class Tracker:
             for rung, value in sorted(trial.values.items())
             if value is not None
             and (trial.number, rung) in self._reached
-            and self._spec.rungs[rung] > _number(run.tags.get(RUNG_TAG))
+            and self._spec.rungs[rung] > _number(run.tags.get(_RUNG_TAG))
         ]
-        wanted = {PHASE_TAG: trial.phase.value}
+        wanted = {_PHASE_TAG: trial.phase.value}
         if trial.values:
-            wanted[RUNG_TAG] = f"{self._spec.rungs[trial.rung]:g}"
+            wanted[_RUNG_TAG] = f"{self._spec.rungs[trial.rung]:g}"
         if trial.jobs:
             wanted[MLFLOW_TAG] = trial.jobs[-1]
         if trial.reason:
-            wanted[REASON_TAG] = trial.reason
+            wanted[_REASON_TAG] = trial.reason
         tags = {name: text for name, text in wanted.items() if run.tags.get(name) != text}
         if metrics or tags:
-            new = PHASE_TAG not in run.tags
+            new = _PHASE_TAG not in run.tags
             params = {name: _text(value) for name, value in trial.params.items()} if new else {}
             runs.add(run.run_id, params=params, metrics=metrics, tags=tags)
         status = _STATUS[trial.phase]
@@ -227,7 +231,7 @@ class Tracker:
     def _end(self, runs: MlflowRuns, state: SearchState) -> None:
         closed = state.closed
         assert closed is not None
-        tags = {BEST_TAG: str(closed.trial)} if closed.trial >= 0 else {REASON_TAG: closed.reason}
+        tags = {_BEST_TAG: str(closed.trial)} if closed.trial >= 0 else {_REASON_TAG: closed.reason}
         metrics = []
         if closed.trial >= 0 and (value := state.trials[closed.trial].value) is not None:
             rung = max(state.trials[closed.trial].rung, 0)

@@ -15,7 +15,7 @@ from muster.volumes.protocols import Ledger
 
 MOST_POINTS = 200
 """Of one trial."""
-MOST_KEPT = 2000
+_MOST_KEPT = 2000
 """Curves of jobs that have ended and are kept in memory."""
 
 Points = list[tuple[float, float]]
@@ -77,6 +77,6 @@ class TrialCurves:
         if not goes_on:
             with self._lock:
                 self._ended[key] = points
-                while len(self._ended) > MOST_KEPT:
+                while len(self._ended) > _MOST_KEPT:
                     self._ended.popitem(last=False)
         return points

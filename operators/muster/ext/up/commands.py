@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from muster.ext.up.home import UpHome
 
 PORT = 8080
-METRICS_PORT = 9470
+_METRICS_PORT = 9470
 
 
 def up(
@@ -27,7 +27,7 @@ def up(
     port: Annotated[int, typer.Option(min=1, max=65535, help="Its port on 127.0.0.1.")] = PORT,
     metrics_port: Annotated[
         int, typer.Option(min=0, max=65535, help="Where metrics are for Prometheus; 0: nowhere.")
-    ] = METRICS_PORT,
+    ] = _METRICS_PORT,
     database: Annotated[
         str,
         typer.Option(help="Airflow's database, such as postgresql://USER@HOST/NAME.", show_default="its own"),

@@ -33,9 +33,9 @@ def main(words: list[str]) -> None:
         cleaning.main()
         return
     if words[0] in _JOBS:
-        bury_predecessors(_JOBS[words[0]])
+        _bury_predecessors(_JOBS[words[0]])
     if words[0] == "api-server":
-        build_pages()
+        _build_pages()
     if words[0] in ("dag-processor", "triggerer"):  # they serve the execution API in their own process
         from muster.airflow.upstream.versions import serve_newest_only
 
@@ -69,7 +69,7 @@ def forks_die_with_us() -> None:
     os.register_at_fork(before=before, after_in_child=in_child)
 
 
-def bury_predecessors(job_type: str) -> None:
+def _bury_predecessors(job_type: str) -> None:
     """Tell Airflow's database that an earlier process of this kind is dead.
 
     Airflow would notice by the age of its heartbeat; here there is one of a kind at a time, so it is
@@ -88,7 +88,7 @@ def bury_predecessors(job_type: str) -> None:
         )
 
 
-def build_pages() -> None:
+def _build_pages() -> None:
     """Build what the API server serves, in a third of the time that Airflow takes."""
     from airflow.plugins_manager import get_fastapi_plugins
 

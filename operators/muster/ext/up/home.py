@@ -33,7 +33,7 @@ USER = "admin"
 _PRIVATE = 0o600
 _BOUNDED = (("sql_alchemy_connect_args", "PATIENCE"), ("sql_alchemy_connect_args_async", "PATIENCE_ASYNC"))
 _CONN = ("sql_alchemy_conn", "sql_alchemy_conn_cmd", "sql_alchemy_conn_secret")
-NO_PORT = 9  # port of the log servers that are not started; below 1024, so no other user can listen there
+_NO_PORT = 9  # port of the log servers that are not started; below 1024, so no other user can listen there
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -211,8 +211,8 @@ class UpHome:
                 "dag_processor_child_process_log_directory": str(self.root / "logs" / "dag_processor"),
                 "colored_console_log": "False",
                 "secret_mask_adapter": "muster.core.masking.forms",
-                "worker_log_server_port": str(NO_PORT),
-                "trigger_log_server_port": str(NO_PORT),
+                "worker_log_server_port": str(_NO_PORT),
+                "trigger_log_server_port": str(_NO_PORT),
             },
             "usage_data_collection": {"enabled": "False"},
             "muster": {

@@ -9,11 +9,11 @@ from pathlib import Path
 from muster.core.errors import SpecError
 from muster.core.shipped import shipped
 
-DAG_ID = "muster_maintenance"
-OWN_BUNDLE = "dags-folder"  # Airflow's own name for the folder of Dags
+_DAG_ID = "muster_maintenance"
+_OWN_BUNDLE = "dags-folder"  # Airflow's own name for the folder of Dags
 BUNDLE = "muster"
 _LOCAL = "airflow.dag_processing.bundles.local.LocalDagBundle"
-_OF_MAINTENANCE = (DAG_ID, "RetentionOperator")
+_OF_MAINTENANCE = (_DAG_ID, "RetentionOperator")
 
 
 def wanted(options: RawConfigParser, dags: Path) -> bool:
@@ -33,7 +33,7 @@ def wanted(options: RawConfigParser, dags: Path) -> bool:
 
 def bundles() -> str:
     """Airflow's ``dag_bundle_config_list``: the folder of Dags, and muster's own Dag beside it."""
-    folders: dict[str, dict[str, str]] = {OWN_BUNDLE: {}, BUNDLE: {"path": str(shipped("dags") / DAG_ID)}}
+    folders: dict[str, dict[str, str]] = {_OWN_BUNDLE: {}, BUNDLE: {"path": str(shipped("dags") / _DAG_ID)}}
     return json.dumps([{"name": name, "classpath": _LOCAL, "kwargs": path} for name, path in folders.items()])
 
 

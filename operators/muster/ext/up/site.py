@@ -24,7 +24,7 @@ from muster.ext.up.database import served
 from muster.ext.up.home import ADDRESS, UpHome
 from muster.ext.up.preload import PreloadedAirflow, preload
 
-HEALTHY_SECONDS = 45.0
+_HEALTHY_SECONDS = 45.0
 EARLY_DEATHS = 3
 LOOK_SECONDS = 0.5
 _SETTLED_SECONDS = 3.0
@@ -173,12 +173,12 @@ class _Site:
         self._well |= now
 
     def _warn_if_late(self) -> None:
-        if self._warned or self._seconds() < HEALTHY_SECONDS:
+        if self._warned or self._seconds() < _HEALTHY_SECONDS:
             return
         self._warned = True
         missing = ", ".join(name for name in COMMANDS if name not in self._well)
         logs = self._components[0].log.parent
-        self._audience.warning(f"still waiting for {missing} after {HEALTHY_SECONDS:.0f} s; see {logs}", [])
+        self._audience.warning(f"still waiting for {missing} after {_HEALTHY_SECONDS:.0f} s; see {logs}", [])
 
     def _read_dags(self, new_password: bool) -> bool:
         """Wait until the folder has been read; return whether that came before the stop."""

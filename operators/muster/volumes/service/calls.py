@@ -37,7 +37,7 @@ LIMIT_WORKER_BYTES = 16 * MIB
 WORKER = "worker.pyz"
 
 SILENCE_SECONDS = 30.0  # a client that sends no more may be on a lost node
-MESSAGE_SECONDS = 60.0  # for a whole body that is kept in memory
+_MESSAGE_SECONDS = 60.0  # for a whole body that is kept in memory
 FIRST_SECONDS, LEAST_BYTES_A_SECOND = 10.0, 16 << 10
 SMALL_BYTES = 64 << 10  # as much of a body is read before its turn: uvicorn has it in memory anyway
 
@@ -204,7 +204,7 @@ def _worked(handler: Handler, call: Call) -> Response | Later:
 async def _text(stream: Stream, turn: Callable[[], Awaitable[None]]) -> bytes:
     """Return a whole body; more than `SMALL_BYTES` of it are in memory only once it is its turn."""
     found = bytearray()
-    while chunk := await stream.read(first_seconds=FIRST_SECONDS, most_seconds=MESSAGE_SECONDS):
+    while chunk := await stream.read(first_seconds=FIRST_SECONDS, most_seconds=_MESSAGE_SECONDS):
         if stream.taken > SMALL_BYTES >= len(found):
             await turn()
         found += chunk

@@ -20,8 +20,8 @@ from muster.volumes.service.archives import Chunks
 from muster.volumes.service.refusals import read
 
 PATIENCE_SECONDS = 60.0
-READ_SECONDS = 60.0
-SLOW_SECONDS = 3600.0
+_READ_SECONDS = 60.0
+_SLOW_SECONDS = 3600.0
 
 _AWAY = frozenset({408, 502, 503, 504})
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.05, 0.5
@@ -57,7 +57,7 @@ class Connection:
         return httpx.Client(
             base_url=self.url,
             headers={"authorization": f"Bearer {token}"},
-            timeout=httpx.Timeout(READ_SECONDS, connect=CONNECT_SECONDS),
+            timeout=httpx.Timeout(_READ_SECONDS, connect=CONNECT_SECONDS),
             transport=httpx.HTTPTransport(
                 verify=trusted,
                 limits=httpx.Limits(max_connections=None, max_keepalive_connections=20),
@@ -167,7 +167,7 @@ class Connection:
             params=given,
             headers=headers,
             content=content() if callable(content) else content,
-            timeout=httpx.Timeout(SLOW_SECONDS if slow else READ_SECONDS, connect=CONNECT_SECONDS),
+            timeout=httpx.Timeout(_SLOW_SECONDS if slow else _READ_SECONDS, connect=CONNECT_SECONDS),
         )
         response = http.send(request, stream=True)
         try:

@@ -38,7 +38,7 @@ _FULL = (
     b"and is in their pods' own logs (kubectl logs) for as long as there are pods\n"
 )
 
-OPEN_JOURNALS = 1024
+_OPEN_JOURNALS = 1024
 MOST_RECORDS = 4096
 ONCE = "once-"
 MOST_ONCE = 256
@@ -204,7 +204,7 @@ class Journals:
         self._store = store
         self._lock = threading.Lock()
         self._known: WeakValueDictionary[str, Journal] = WeakValueDictionary()
-        self._recent: deque[Journal] = deque(maxlen=OPEN_JOURNALS)
+        self._recent: deque[Journal] = deque(maxlen=_OPEN_JOURNALS)
 
     def of(self, job_id: str) -> Journal:
         """Return the journal of one job, the same object while one is in use.

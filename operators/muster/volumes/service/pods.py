@@ -51,12 +51,12 @@ LIMIT_LOG_BYTES = 1024 * MIB
 LAST_LINES_SECONDS = 60.0
 """How long after the end of a job without success its pods may send lines that they printed before."""
 
-LIMIT_GONE_BYTES = LIMIT_REPORT_BYTES = MIB
+_LIMIT_GONE_BYTES = _LIMIT_REPORT_BYTES = MIB
 
 WAIT_SECONDS = 50.0
 """How long a request for news waits; its client waits a little longer."""
 
-LIMIT_SEAL_BYTES = 32 * MIB  # some 400,000 files of one replica
+_LIMIT_SEAL_BYTES = 32 * MIB  # some 400,000 files of one replica
 
 _JOB = "/v1/jobs/{job_id}"
 _REPLICA = f"{_JOB}/attempts/{{attempt}}/replicas/{{role}}/{{index}}"
@@ -70,8 +70,8 @@ def routes(_: Served) -> Iterator[Bind]:
     yield route("GET", f"{_JOB}/bundle", _bundle, job=True, turns="starting")
     yield route("POST", f"{_REPLICA}/lines", _lines, job=True, turns="lines", text=LIMIT_LINES_BYTES)
     whole = "the list of the replica's files, which is its seal,"
-    yield route("PUT", f"{_REPLICA}/seal", _seal, job=True, turns="seals", text=LIMIT_SEAL_BYTES, what=whole)
-    yield route("PUT", f"{_REPLICA}/gone", _gone, job=True, turns="starting", text=LIMIT_GONE_BYTES)
+    yield route("PUT", f"{_REPLICA}/seal", _seal, job=True, turns="seals", text=_LIMIT_SEAL_BYTES, what=whole)
+    yield route("PUT", f"{_REPLICA}/gone", _gone, job=True, turns="starting", text=_LIMIT_GONE_BYTES)
     yield route("GET", f"{_REPLICA}/outlook", _outlook, job=True, turns="starting", waits=True)
 
 
@@ -166,8 +166,8 @@ def _kept(target: Path, part: bytes) -> bool:
 def _check_seal(call: Call, report: bytes, part: bytes) -> None:
     job_id, attempt = call.part("job_id"), call.number("attempt")
     role, index = call.part("role"), call.number("index")
-    if len(report) > LIMIT_REPORT_BYTES:
-        raise SpecError(f"the report of replica {role}-{index} has more than {LIMIT_REPORT_BYTES} bytes")
+    if len(report) > _LIMIT_REPORT_BYTES:
+        raise SpecError(f"the report of replica {role}-{index} has more than {_LIMIT_REPORT_BYTES} bytes")
     ending = wire.loads(Report, report)
     check_metrics(ending.metrics)
     if ending.exit_code is not ExitCode.SEALED:

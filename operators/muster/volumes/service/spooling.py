@@ -25,7 +25,7 @@ from muster.volumes.service.spools import AT, Read, SpooledHour, Waiting
 from muster.volumes.spool import HALF_MADE_SECONDS, SUFFIX, Spool
 from muster.volumes.tree import open_regular
 
-MOST_HOUR_BYTES = 16 << 30  # of a deployment's files; a server can write any length
+_MOST_HOUR_BYTES = 16 << 30  # of a deployment's files; a server can write any length
 
 _HOUR = re.compile(r"\d{4}-\d\d-\d\dT\d\d\Z")
 _opening = threading.Lock()  # of this process, which alone opens: one of the claim's a lost node might keep
@@ -71,10 +71,10 @@ def _fetch(call: Call) -> StreamingResponse:
     files = _spool(call).settled(time.time()).get(hour)
     if not files:
         raise NotFound(f"no requests of {call.part('deployment')} in {hour} wait to be committed")
-    if (size := sum(file.lstat().st_size for file in files)) > MOST_HOUR_BYTES:
+    if (size := sum(file.lstat().st_size for file in files)) > _MOST_HOUR_BYTES:
         largest = max(files, key=lambda file: file.lstat().st_size)
         raise StoreError(
-            f"the files of predictions/{call.part('deployment')} in {hour} have {size} bytes, of which at most {MOST_HOUR_BYTES} are "
+            f"the files of predictions/{call.part('deployment')} in {hour} have {size} bytes, of which at most {_MOST_HOUR_BYTES} are "
             f"committed: delete what no server wrote, the largest is {largest.name}, or lower the share of requests that are kept"
         )
     return StreamingResponse(pack(_members(files)), media_type="application/x-tar")

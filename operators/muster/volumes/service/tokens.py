@@ -31,8 +31,8 @@ from pathlib import Path
 from muster.core import wire
 from muster.core.errors import SpecError, StoreError
 
-KEY_LENGTH = 32
-TOKEN_LENGTH = 1024
+_KEY_LENGTH = 32
+_TOKEN_LENGTH = 1024
 
 _DOMAIN = b"muster-token-1."  # no other text that is signed with such a key begins so
 
@@ -69,9 +69,9 @@ def read_keys(path: Path) -> tuple[bytes, ...]:
         keys = tuple(path.read_bytes().split())
     except OSError as error:
         raise SpecError(f"key file {path} cannot be read: {error.strerror}") from error
-    if not keys or min(map(len, keys)) < KEY_LENGTH:
+    if not keys or min(map(len, keys)) < _KEY_LENGTH:
         raise SpecError(
-            f"key file {path} needs keys of {KEY_LENGTH} or more characters, one a line: "
+            f"key file {path} needs keys of {_KEY_LENGTH} or more characters, one a line: "
             f"`openssl rand -hex 32 > {path}` makes one"
         )
     return keys
@@ -114,7 +114,7 @@ def verify(keys: Sequence[bytes], text: str) -> Token:
 def _said(keys: tuple[bytes, ...], text: str) -> Token:
     """Return a valid token's content, cached: a client sends the same one with each request."""
     payload, _, mac = text.partition(".")
-    if len(text) > TOKEN_LENGTH or not _signed(keys, payload, mac):
+    if len(text) > _TOKEN_LENGTH or not _signed(keys, payload, mac):
         raise TokenRefused("the token is not one of this store service: ask its operator for one")
     try:
         return wire.build(Token, json.loads(_decode(payload)))

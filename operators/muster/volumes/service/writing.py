@@ -32,7 +32,7 @@ from muster.volumes.service.served import Served
 from muster.volumes.service.table import Recorded
 from muster.volumes.tree import remove
 
-LIMIT_CODE_BYTES = snapshot.LIMIT_BYTES + snapshot.LIMIT_FILES * 4096  # the tar's own headers
+_LIMIT_CODE_BYTES = snapshot.LIMIT_BYTES + snapshot.LIMIT_FILES * 4096  # the tar's own headers
 
 _JOB = "/v1/jobs/{job_id}"
 
@@ -49,7 +49,7 @@ def routes(_: Served) -> Iterator[Bind]:
 def _put(call: Call) -> None:
     """Store a code snapshot with the digest in the path."""
     digest, layout = check_digest("code snapshot", call.part("digest")), call.served.store.layout
-    body = call.body(limit_bytes=LIMIT_CODE_BYTES)
+    body = call.body(limit_bytes=_LIMIT_CODE_BYTES)
     # gc deletes what a crash leaves there. With a time an hour ahead, `gc --now` does not delete what comes in meanwhile.
     folder = layout.trash / f"{int(time.time()) + 3600}-{os.urandom(8).hex()}"
     try:

@@ -22,7 +22,7 @@ from muster.core.patience import Patience
 from muster.core.replica import LOOPBACK, Replica
 from muster.worker.rendezvous import reached
 
-ENGINE_MEMORY = 0.5
+_ENGINE_MEMORY = 0.5
 """The part of a replica's memory that an engine's JVM or worker may fill; the rest is for Python and the system."""
 
 _SOCKET_BYTES = 107
@@ -121,10 +121,10 @@ def await_head(replica: Replica, *, host: str) -> None:
 
     :raises OSError: neither comes.
     """
-    reached(host, replica.master_port, over=lambda: has_sealed(replica))
+    reached(host, replica.master_port, over=lambda: _has_sealed(replica))
 
 
-def has_sealed(replica: Replica) -> bool:
+def _has_sealed(replica: Replica) -> bool:
     """Whether the first replica has ended well, for a worker's replica."""
     return os.path.exists(_firsts_seal(replica))
 
@@ -201,7 +201,7 @@ def own_address(replica: Replica) -> str:
     return LOOPBACK if replica.master_address == LOOPBACK else socket.gethostbyname(socket.gethostname())
 
 
-def memory_mib(replica: Replica, share: float = ENGINE_MEMORY) -> int:
+def memory_mib(replica: Replica, share: float = _ENGINE_MEMORY) -> int:
     """Return a share of the replica's memory."""
     return max(256, int(replica.job_role.resources.memory_gib * 1024 * share))
 
@@ -234,7 +234,7 @@ def read_secret(replica: Replica) -> str:
             with open(_secret(replica), encoding="ascii") as file:
                 return file.read()
         except FileNotFoundError:
-            if has_sealed(replica):
+            if _has_sealed(replica):
                 return ""
             raise
 

@@ -48,7 +48,7 @@ def environment(
         "HOROVOD_CPU_OPERATIONS": "gloo",
         "HOROVOD_GLOO_RENDEZVOUS_PORT": str(replica.master_port),
         "HOROVOD_GLOO_TIMEOUT_SECONDS": str(TIMEOUT_SECONDS),
-        "HOROVOD_HOSTNAME": host_name(replica_number(replica)),
+        "HOROVOD_HOSTNAME": _host_name(replica_number(replica)),
         "HOROVOD_RANK": str(replica.first_rank + local_rank),
         "HOROVOD_SIZE": str(replica.spec.world_size),
         "HOROVOD_LOCAL_RANK": str(local_rank),
@@ -87,7 +87,7 @@ def cross(replica: Replica, local_rank: int) -> tuple[int, int]:
     return before, total
 
 
-def host_name(number: int) -> str:
+def _host_name(number: int) -> str:
     """Return Horovod's name of a replica; two replicas on one machine are two hosts."""
     return f"replica-{number}"
 
@@ -95,7 +95,7 @@ def host_name(number: int) -> str:
 def _serve(replica: Replica, environment: Mapping[str, str]) -> int:
     at = replica.master_address if replica.master_address == LOOPBACK else ""
     roles = [role for role in replica.spec.roles for _ in range(role.replicas)]
-    hosts = ",".join(f"{host_name(number)}:{role.ranks}" for number, role in enumerate(roles))
+    hosts = ",".join(f"{_host_name(number)}:{role.ranks}" for number, role in enumerate(roles))
     with socket.create_server((at, replica.master_port), backlog=1024) as door:
         return os.posix_spawn(
             sys.executable,

@@ -33,22 +33,22 @@ from muster.volumes.service.client import ServiceStore
 
 log = logging.getLogger(__name__)
 
-WAITS_SECONDS = 3.0
+_WAITS_SECONDS = 3.0
 """How long a gang waits for room before it makes do with fewer replicas."""
 
-UNPLACED_SECONDS = 20.0
+_UNPLACED_SECONDS = 20.0
 """How long a replica of a gang that has its quota waits for a node, as after the loss of one, before the same is done."""
 
 LOOK_SECONDS = 1.0
 """Between two looks of a gang at what others wait for. The cluster is read once for all gangs of a process that look then."""
 
-LET_IN_SECONDS = 15.0
+_LET_IN_SECONDS = 15.0
 """How long a job, for which one gang made room, has to start before another gang makes room for it, too."""
 
-STOP_SECONDS = 20.0
+_STOP_SECONDS = 20.0
 """How long ranks may take to stop; after that what they write is left aside, and their checkpoints are copied."""
 
-REFUSED_SECONDS = 600.0
+_REFUSED_SECONDS = 600.0
 """How long a size is not tried again that did not get its nodes."""
 
 
@@ -141,7 +141,7 @@ class Resizing:
             self._look(job, job_id, root, observed, watch)
         except Forbidden as error:
             log.warning("job %s keeps the replicas that it has: %s", job_id, error)
-            watch.next = now + REFUSED_SECONDS
+            watch.next = now + _REFUSED_SECONDS
         except Conflict as error:  # another process was quicker, or the job is ending
             log.info("job %s: %s", job_id, error)
             watch.wanted = None
@@ -165,11 +165,11 @@ class Resizing:
         queued = observed.state is JobState.QUEUED
         if queued or (observed.state is JobState.PREPARING and len(observed.nodes) < replicas):
             watch.growth, watch.waits = None, now if watch.waits is None else watch.waits
-            if replicas == job.least or now < watch.waits + (WAITS_SECONDS if queued else UNPLACED_SECONDS):
+            if replicas == job.least or now < watch.waits + (_WAITS_SECONDS if queued else _UNPLACED_SECONDS):
                 return None
             most = self._sizing(job, job_id).most() or job.least
             if most >= replicas:  # there seems to be room, and yet it is not let in
-                watch.refused[replicas] = now + REFUSED_SECONDS
+                watch.refused[replicas] = now + _REFUSED_SECONDS
             return self._to(min(most, replicas - 1), f"there is no room for {replicas} replicas")
         watch.waits = None
         if observed.state is not JobState.RUNNING:
@@ -190,14 +190,14 @@ class Resizing:
         return self._to(most, "there is room for more") if watch.growth.look() else None
 
     def _to(self, replicas: int, why: str) -> _Wanted:
-        return _Wanted(replicas, why, until=self._clock() + STOP_SECONDS)
+        return _Wanted(replicas, why, until=self._clock() + _STOP_SECONDS)
 
     def _may_let_in(self, waits: Demand, job_id: str) -> bool:
         """Note that this gang makes room for a job that waits, unless another gang has just done so."""
         now = self._clock()
         self._let_in = {each: kept for each, kept in self._let_in.items() if kept[1] > now}
         return (
-            self._let_in.setdefault(waits.job_id or waits.name, (job_id, now + LET_IN_SECONDS))[0] == job_id
+            self._let_in.setdefault(waits.job_id or waits.name, (job_id, now + _LET_IN_SECONDS))[0] == job_id
         )
 
     def _sizing(self, job: JobSpec, job_id: str) -> Sizing:

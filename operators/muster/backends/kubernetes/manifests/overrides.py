@@ -92,7 +92,7 @@ def texts(given: Mapping[str, Any], path: str) -> Mapping[str, Any]:
     return given
 
 
-def name_of(each: Mapping[str, Any], path: str) -> str:
+def _name_of(each: Mapping[str, Any], path: str) -> str:
     """Return the name of a mapping in a list. :raises SpecError: it has none."""
     name = each.get("name")
     if not isinstance(name, str) or not name:
@@ -254,7 +254,7 @@ def _keep_claim(spec: Mapping[str, Any], site: ClusterSite) -> None:
 
 
 def _check_volume(volume: Mapping[str, Any], path: str) -> None:
-    if name_of(volume, path).startswith(labels.OURS):
+    if _name_of(volume, path).startswith(labels.OURS):
         raise refused(f"{path}.name", why=f"volumes called {labels.OURS}… are muster's own")
     for kind in volume:
         if kind != "name" and kind not in _VOLUMES:
@@ -267,7 +267,7 @@ def _check_volume(volume: Mapping[str, Any], path: str) -> None:
 def _containers(spec: Document, value: object, path: str) -> None:
     for place, each in enumerate(items(value, path)):
         where = f"{path}[{place}]"
-        if name_of(each, where) != labels.MAIN:
+        if _name_of(each, where) != labels.MAIN:
             raise refused(
                 f"{where}.name",
                 why=f"{each['name']!r:.60} is not {labels.MAIN!r}: a second container would hold the GPUs when the ranks have ended",
@@ -298,7 +298,7 @@ def _checked_env(value: object, path: str) -> list[Mapping[str, Any]]:
     given = items(value, path)
     for place, each in enumerate(given):
         where = f"{path}[{place}]"
-        check_variable(name_of(each, where))
+        check_variable(_name_of(each, where))
         reference = mapping(mapping(each, "valueFrom", where), "secretKeyRef", where)
         if reference:
             secrets.check_name(f"pod override {where}.valueFrom.secretKeyRef.name", reference.get("name"))
@@ -327,7 +327,7 @@ def _merge_resources(ours: Document, given: Mapping[str, Any], path: str) -> Non
 
 
 def _check_mount(mount: Mapping[str, Any], path: str, ours: list[str]) -> None:
-    if name_of(mount, path).startswith(labels.OURS):
+    if _name_of(mount, path).startswith(labels.OURS):
         raise refused(f"{path}.name", why=f"volumes called {labels.OURS}… are muster's own")
     at = mount.get("mountPath")
     if not isinstance(at, str) or not at.startswith("/") or ".." in at.split("/"):

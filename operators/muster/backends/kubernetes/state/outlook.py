@@ -31,7 +31,7 @@ from muster.backends.kubernetes.state.queueing import held, queue_of, runs
 from muster.backends.kubernetes.state.seen import seconds
 from muster.core.job import JobSpec
 
-TURNOVER_SECONDS = 4.0  # measured: from the last pod's end to the next gang's first line
+_TURNOVER_SECONDS = 4.0  # measured: from the last pod's end to the next gang's first line
 _OTHERS = "jobs of other namespaces"
 _MOST_CHOICES = 64
 _STRICT = "StrictFIFO"
@@ -68,7 +68,7 @@ class ClusterDocuments:
     priority_classes: Sequence[Mapping[str, Any]] = ()
 
 
-def wanted_of(job: JobSpec, *, resource: str) -> tuple[PodNeeds, ...]:
+def _wanted_of(job: JobSpec, *, resource: str) -> tuple[PodNeeds, ...]:
     """Return what a job asks for, by role, the least where it is elastic. :param resource: what a card is called."""
     return tuple(
         PodNeeds(
@@ -98,11 +98,11 @@ def with_queues(
         running=(*running, *places.others(running)),
         waiting=tuple(waiting),
         passed_seconds=places.strict,
-        turnover_seconds=TURNOVER_SECONDS,
+        turnover_seconds=_TURNOVER_SECONDS,
         planned=tuple(
             Demand(
                 name=job.name,
-                choices=places.choices(wanted_of(job, resource=resource), places.team(queue)),
+                choices=places.choices(_wanted_of(job, resource=resource), places.team(queue)),
                 line=places.team(queue),
                 priority=priority,
                 gpus=sum(role.least * role.resources.gpus for role in job.roles),
@@ -127,11 +127,11 @@ def without_queues(found: ClusterDocuments, jobs: Iterable[JobSpec], *, resource
         pools=pools,
         running=tuple(each for each in demands if each.started is not None),
         waiting=tuple(each for each in demands if each.started is None),
-        turnover_seconds=TURNOVER_SECONDS,
+        turnover_seconds=_TURNOVER_SECONDS,
         planned=tuple(
             Demand(
                 name=job.name,
-                choices=_on_nodes(wanted_of(job, resource=resource), {node.gpu_class for node in nodes}),
+                choices=_on_nodes(_wanted_of(job, resource=resource), {node.gpu_class for node in nodes}),
                 gpus=sum(role.least * role.resources.gpus for role in job.roles),
             )
             for job in jobs

@@ -22,7 +22,7 @@ from muster.volumes.folder import FolderStore
 from muster.volumes.spool import Spool
 
 PERIOD_SECONDS = 30.0
-LATE_SECONDS = 5.0  # a server writes each request within a second, and ends its file with the hour
+_LATE_SECONDS = 5.0  # a server writes each request within a second, and ends its file with the hour
 LONGEST_PAUSE_SECONDS = 600.0
 
 
@@ -48,7 +48,7 @@ class LocalCollecting:
             self._hear(self._running, now)
         elif now >= self._due:
             self._due = now + self._pause
-            if self._spool.over(time.time() - LATE_SECONDS):
+            if self._spool.over(time.time() - _LATE_SECONDS):
                 self._running = subprocess.Popen(
                     self._words,
                     stdin=subprocess.DEVNULL,

@@ -17,11 +17,11 @@ from muster.core.patience import Patience
 
 WAIT_SECONDS = 3.0
 ASK_SECONDS = 1.0
-BACKLOG = 2048
+_BACKLOG = 2048
 
-FIRST_PORT = 8081
-LAST_PORT = 8980
-PORTS_OF_A_HOME = 10
+_FIRST_PORT = 8081
+_LAST_PORT = 8980
+_PORTS_OF_A_HOME = 10
 
 
 class Door:
@@ -54,7 +54,7 @@ class Door:
     def open(self) -> None:
         """Let clients connect; they wait until a server accepts them. :raises DeploymentError: as above."""
         try:
-            self.bound().listen(BACKLOG)
+            self.bound().listen(_BACKLOG)
         except OSError as error:
             raise self._taken(error) from error
 
@@ -112,7 +112,7 @@ def bind(home: Path, *, before: int, taken: Collection[int], host: str = LOOPBAC
             # Only now, so that no two can have it at once; a connection that it answered would else keep it for a minute.
             door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             return door
-    raise BackendError(f"no port of {host} from {FIRST_PORT} to {LAST_PORT} is free: retire a deployment")
+    raise BackendError(f"no port of {host} from {_FIRST_PORT} to {_LAST_PORT} is free: retire a deployment")
 
 
 def _ports(home: Path) -> Iterator[int]:
@@ -121,7 +121,7 @@ def _ports(home: Path) -> Iterator[int]:
     What served is brought back on its own port only. Were all homes to begin with the first, one
     would take the port of another's deployment whenever that is down for a moment.
     """
-    homes = (LAST_PORT + 1 - FIRST_PORT) // PORTS_OF_A_HOME
-    first = FIRST_PORT + zlib.crc32(bytes(home)) % homes * PORTS_OF_A_HOME
-    yield from range(first, LAST_PORT + 1)
-    yield from range(FIRST_PORT, first)
+    homes = (_LAST_PORT + 1 - _FIRST_PORT) // _PORTS_OF_A_HOME
+    first = _FIRST_PORT + zlib.crc32(bytes(home)) % homes * _PORTS_OF_A_HOME
+    yield from range(first, _LAST_PORT + 1)
+    yield from range(_FIRST_PORT, first)

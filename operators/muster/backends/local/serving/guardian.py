@@ -18,8 +18,8 @@ import time
 
 # By its path and without site-packages: it takes 3 MB of memory so, a keeper 13.
 COMMAND = (sys.executable, "-I", "-S", __file__)
-KEEPER = "muster.backends.local.serving.keeper"
-ENDS_AT_ONCE_SECONDS = 5.0
+_KEEPER = "muster.backends.local.serving.keeper"
+_ENDS_AT_ONCE_SECONDS = 5.0
 FIRST_PAUSE_SECONDS = 0.1
 LONGEST_PAUSE_SECONDS = 60.0
 LOOK_SECONDS = 0.2
@@ -34,7 +34,7 @@ def main() -> None:
     elif os.fork():  # the keeper must outlive who started it and not be its zombie
         return
     else:
-        keeper = become_keeper([home, cache, name], numbers)
+        keeper = _become_keeper([home, cache, name], numbers)
     pause = 0.0
     while True:
         begun = time.monotonic()
@@ -46,10 +46,10 @@ def main() -> None:
         if not written(state):
             return
         say("the keeper is gone; it is started again")
-        keeper = become_keeper([home, cache, name], numbers)
+        keeper = _become_keeper([home, cache, name], numbers)
 
 
-def become_keeper(names: list[str], numbers: list[str]) -> int:
+def _become_keeper(names: list[str], numbers: list[str]) -> int:
     """Fork a guardian, and become the keeper; return, in the guardian, the keeper's pid.
 
     :param numbers: of the open files that both have.
@@ -61,7 +61,7 @@ def become_keeper(names: list[str], numbers: list[str]) -> int:
         guardian = -1  # the keeper tries again
     if guardian:
         words = [*names, str(guardian), *numbers]
-        os.execv(sys.executable, [sys.executable, "-P", "-m", KEEPER, *words])  # noqa: S606 no shell is wanted
+        os.execv(sys.executable, [sys.executable, "-P", "-m", _KEEPER, *words])  # noqa: S606 no shell is wanted
     return keeper
 
 
@@ -75,7 +75,7 @@ def written(state: str) -> int:
 
 def next_pause(pause: float, *, lived: float) -> float:
     """Return how many seconds to wait before the keeper is started again: more where it dies at once again and again."""
-    if lived > ENDS_AT_ONCE_SECONDS:
+    if lived > _ENDS_AT_ONCE_SECONDS:
         return FIRST_PAUSE_SECONDS
     return min(max(2 * pause, FIRST_PAUSE_SECONDS), LONGEST_PAUSE_SECONDS)
 

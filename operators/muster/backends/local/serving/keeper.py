@@ -44,7 +44,7 @@ from muster.volumes.spool import Spool
 
 LOOK_SECONDS = 0.1
 IDLE_SECONDS = 1.0  # a server is asked every other second whether it lives
-MEET_SECONDS = 5.0
+_MEET_SECONDS = 5.0
 LONGEST_PAUSE_SECONDS = 10.0
 REPEAT_SECONDS = 60.0
 TROUBLE_SECONDS = 1.0
@@ -104,7 +104,7 @@ class Keeper:
 
     def _meet_servers(self) -> None:
         """Take charge of what the last keeper left; one that is up may be about to say so."""
-        state, deadline = self._state(), time.monotonic() + MEET_SECONDS
+        state, deadline = self._state(), time.monotonic() + _MEET_SECONDS
         ports = state.ports.values() if state else ()
         while self.servers.adopt(ports) and time.monotonic() < deadline:
             self.servers.wait(LOOK_SECONDS)

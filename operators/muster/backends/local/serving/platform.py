@@ -40,7 +40,7 @@ LOOK_SECONDS = 2.0
 RETIRE_SECONDS = (
     45.0  # more than a keeper gives its servers to finish, unless answers in parts may take longer
 )
-KILL_SECONDS = 60.0
+_KILL_SECONDS = 60.0
 KEY = "Muster-Key"  # muster_serving.clients reads it
 _AT_ONCE = 8  # one that does not answer must not hold up all others
 _LIMITS = Limits(place="on one machine", servers=("kserve",), history=50)
@@ -377,7 +377,7 @@ def await_end(folder: DeploymentFolder) -> None:
                 raise BackendError(f"deployment {folder.name}: its keeper does not end; see {folder.path}")
             if keeper := folder.keeper():
                 keeper.kill()
-            deadline, killed = time.monotonic() + KILL_SECONDS + longer, True
+            deadline, killed = time.monotonic() + _KILL_SECONDS + longer, True
         time.sleep(0.02)
 
 

@@ -19,9 +19,9 @@ from muster.backends.local.serving.server import STOP_MARGIN_SECONDS, ModelServe
 from muster.backends.local.serving.state import DeploymentState, ServerKey
 from muster.core.deployment import LOOPBACK
 
-DRAIN_SECONDS = 5.0
-UNLOAD_SECONDS = 1.0
-CLOSE_SECONDS = 1.0
+_DRAIN_SECONDS = 5.0
+_UNLOAD_SECONDS = 1.0
+_CLOSE_SECONDS = 1.0
 
 _HANGS = "the model server does not answer: another one is brought up beside it"
 
@@ -204,12 +204,12 @@ class ModelServers:
         for key, server in list(self.running.items()):
             if key not in wanted and (server is not self._front or not live):
                 server.accept(False)
-                self._leaving.append((now + DRAIN_SECONDS, server))
+                self._leaving.append((now + _DRAIN_SECONDS, server))
                 del self.running[key]
                 continue
             past |= server.loaded - live
             for name in server.loaded - live:
-                if server.settled and now - self._past.setdefault(name, now) > UNLOAD_SECONDS:
+                if server.settled and now - self._past.setdefault(name, now) > _UNLOAD_SECONDS:
                     server.unload(name)
         self._relieve(state, now)
         self.restless = bool(past or self.hung or self._leaving)
@@ -240,9 +240,9 @@ class ModelServers:
         servers = [*(server for _, server in self._leaving), *self.hung, *self.running.values()]
         for server in servers:
             server.accept(False)  # before the doors are shut, which they would take for a fault
-        deadline = time.monotonic() + CLOSE_SECONDS
+        deadline = time.monotonic() + _CLOSE_SECONDS
         while time.monotonic() < deadline and any(one.alive() and not one.settled for one in servers):
-            self.wait(CLOSE_SECONDS / 10)
+            self.wait(_CLOSE_SECONDS / 10)
             for server in servers:
                 server.listen()
         self.refuse()

@@ -22,7 +22,7 @@ from muster.core.deployment import (
 )
 from muster.core.errors import NotFound
 
-EVERYWHERE = "0.0.0.0"  # noqa: S104 it is compared with
+_EVERYWHERE = "0.0.0.0"  # noqa: S104 it is compared with
 _UP = (RevisionState.READY, RevisionState.SERVING)
 
 ServerKey = tuple[str, str, str, bool]
@@ -60,7 +60,7 @@ class DeploymentState:
     @property
     def door(self) -> str:
         """The address at which this machine asks: loopback where it listens on all of them."""
-        return LOOPBACK if self.host == EVERYWHERE else self.host
+        return LOOPBACK if self.host == _EVERYWHERE else self.host
 
     @property
     def url(self) -> str:
