@@ -7,10 +7,11 @@ objects: how a job is now, and why it ended without success, which is recorded b
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
 
@@ -23,9 +24,7 @@ from muster.backends.kubernetes.api.kinds import Document
 from muster.backends.kubernetes.cluster.facts import Flavor, condition, holds
 from muster.backends.kubernetes.cluster.survey import QUICK_SECONDS, Survey
 from muster.backends.kubernetes.labels import JOB as JOB_LABEL
-from muster.backends.kubernetes.lifecycle.admission import Admission
 from muster.backends.kubernetes.lifecycle.ending import JobEnding
-from muster.backends.kubernetes.lifecycle.judged import Basis, Judged
 from muster.backends.kubernetes.lifecycle.resizing import Resizing, as_made
 from muster.backends.kubernetes.lifecycle.restarts import RestartNotes
 from muster.backends.kubernetes.lifecycle.submitting import Submitter
@@ -54,7 +53,53 @@ UNSEALED = Verdict(
 )
 _UNSEALED_SECONDS = 60.0
 
-_SPECS = 4096
+_MOST_SPECS = MOST_STATUSES = 4096
+# Verdicts also depend on how long something has been so; none is in more of a hurry than a hub that looks
+# every few seconds.
+KEPT_SECONDS = 4.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class CacheKey:
+    """All that the status of a job rests on, but for the time. :param recorded: its status in the ledger."""
+
+    seen: JobObjects
+    recorded: JobStatus
+    place: QueuePlace | None
+
+    def equals(self, other: CacheKey) -> bool:
+        """Whether both are the same: what is seen in a mirror is one object until it changes."""
+        return self.seen is other.seen and self.place == other.place and self.recorded == other.recorded
+
+
+class StatusCache:
+    """The status of each job at its last look, for as long as a new look would find the same.
+
+    Safe to share between threads. Of very many jobs the oldest are forgotten.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._kept: dict[str, tuple[float, CacheKey, JobStatus]] = {}
+
+    def recall(self, job_id: str, key: CacheKey, *, now: float) -> JobStatus | None:
+        """Return the status of a job if it was kept a moment ago under the same key."""
+        since, before, found = self._kept.get(job_id, (0.0, key, None))
+        return found if 0.0 <= now - since < KEPT_SECONDS and before.equals(key) else None
+
+    def keep(self, job_id: str, key: CacheKey, found: JobStatus, *, now: float) -> JobStatus:
+        """Remember the status of a job, and return it."""
+        with self._lock:
+            self._kept.pop(job_id, None)
+            self._kept[job_id] = now, key, found
+            while len(self._kept) > MOST_STATUSES:
+                self._kept.pop(next(iter(self._kept)))
+        return found
+
+    def forget(self, job_id: str) -> None:
+        """Know nothing more of a job, which has ended."""
+        with self._lock:
+            self._kept.pop(job_id, None)
 
 
 class KubernetesRunner:
@@ -75,29 +120,31 @@ class KubernetesRunner:
         site: ClusterSite,
         store: ServiceStore,
         resolve: Resolve,
-        clock: Callable[[], float] = time.time,
     ) -> None:
         self._client = client.patient(QUICK_SECONDS)
         self._site = site
         self._store = store
         self._resolve = resolve
-        self._clock = clock
         self._survey = Survey(client, site)
         self._sight = Sight(self._client, site=site, survey=self._survey)
         self._ending = JobEnding(self._client, site=site, store=store, sight=self._sight)
-        self._admission = Admission(client, site=site, store=store, survey=self._survey, resolve=resolve)
         self._submitter = Submitter(
-            client, site=site, store=store, admission=self._admission, size=self._size
+            client,
+            site=site,
+            store=store,
+            survey=self._survey,
+            resolve=resolve,
+            size=lambda job, job_id: self._resizing.size(job, job_id),
         )
         self._resizing = Resizing(self._client, site=site, store=store, submitter=self._submitter)
         self._restart_notes = RestartNotes(store)
-        self._judged = Judged()
+        self._statuses = StatusCache()
         self._reckoned: tuple[Sequence[Document], Mapping[str, QueuePlace]] = (), {}
-        self._spec = lru_cache(_SPECS)(store.ledger.spec)
+        self._spec = lru_cache(_MOST_SPECS)(store.ledger.spec)
 
     def check(self, job: JobSpec) -> tuple[str, ...]:
         """Refuse what can never run here, as far as the cluster and a dry run tell; nothing is made."""
-        return self._admission.check(job)
+        return self._submitter.check(job)
 
     def side_by_side(self, job: JobSpec) -> None:
         """None: the cluster's queues count CPUs, too."""
@@ -173,7 +220,7 @@ class KubernetesRunner:
         job_id = status.job_id
         if status.state.ended:
             self._restart_notes.forget(job_id)
-            self._judged.forget(job_id)
+            self._statuses.forget(job_id)
             self._resizing.forget(job_id)
             return status
         try:
@@ -196,16 +243,16 @@ class KubernetesRunner:
             observed = observe(seen, as_made(job, seen.root))
             self._resizing.look(job, status.job_id, seen.root, observed)
             job = as_made(job, seen.root)
-        basis, now = Basis(seen=seen, recorded=status, place=_place(seen, places)), self._clock()
-        found = self._judged.recall(status.job_id, basis, now=now)
-        return found or self._judge(job, status, basis, now)
+        key, now = CacheKey(seen=seen, recorded=status, place=_place(seen, places)), time.time()
+        found = self._statuses.recall(status.job_id, key, now=now)
+        return found or self._judge(job, status, key, now)
 
-    def _judge(self, job: JobSpec, status: JobStatus, basis: Basis, now: float) -> JobStatus:
-        observed = observe(basis.seen, job, place=basis.place, flavors=self._flavors(basis.seen))
-        if self._verdict(job, status, basis.seen, observed) is not None:
+    def _judge(self, job: JobSpec, status: JobStatus, key: CacheKey, now: float) -> JobStatus:
+        observed = observe(key.seen, job, place=key.place, flavors=self._flavors(key.seen))
+        if self._verdict(job, status, key.seen, observed) is not None:
             return self._end(job, status.job_id)
-        self._restart_notes.tell(job, status.job_id, basis.seen)
-        return self._judged.keep(status.job_id, basis, merged(status, observed), now=now)
+        self._restart_notes.tell(job, status.job_id, key.seen)
+        return self._statuses.keep(status.job_id, key, merged(status, observed), now=now)
 
     def _flavors(self, seen: JobObjects) -> Mapping[str, Flavor] | None:
         """Return the cluster's flavors where a job waits for one; None where they are not known."""
@@ -229,7 +276,7 @@ class KubernetesRunner:
         self, job: JobSpec, status: JobStatus, seen: JobObjects, observed: ObservedJob
     ) -> Verdict | None:
         """Say why a job has ended or has to; None where it goes on."""
-        now, started = self._clock(), status.started or observed.started
+        now, started = time.time(), status.started or observed.started
         cluster = self._survey.last() if _waits(seen) else None  # one look a minute, however many wait
         return (
             verdict(seen, job, now=now, started=started, restarts=status.restarts, cluster=cluster)
@@ -264,7 +311,7 @@ class KubernetesRunner:
         if is_decided(status):
             return self._ending.go_on(job, job_id)
         found = (
-            vanished(job_id, age_seconds=self._clock() - status.submitted)
+            vanished(job_id, age_seconds=time.time() - status.submitted)
             if taken
             else self._overdue(job, status)
         )
@@ -276,7 +323,7 @@ class KubernetesRunner:
         return replace(status, alive=False, reason=lost)
 
     def _overdue(self, job: JobSpec, status: JobStatus) -> Verdict | None:
-        now = self._clock()
+        now = time.time()
         return overdue(job, state=status.state, submitted=status.submitted, started=status.started, now=now)
 
     def _observed(self, job: JobSpec, job_id: str) -> ObservedJob | None:
@@ -285,9 +332,6 @@ class KubernetesRunner:
         except Unreachable:  # it is ended all the same
             return None
         return None if seen.root is None else observe(seen, as_made(job, seen.root))
-
-    def _size(self, job: JobSpec, job_id: str) -> int | None:
-        return self._resizing.size(job, job_id)
 
     def _places(self) -> Mapping[str, QueuePlace]:
         workloads, (before, places) = self._sight.workloads(), self._reckoned

@@ -17,7 +17,7 @@ from muster.backends.kubernetes.api.client import Client
 from muster.backends.kubernetes.api.connection import connect
 from muster.backends.kubernetes.api.kinds import SECRET, Document
 from muster.backends.kubernetes.cluster.facts import Cluster
-from muster.backends.kubernetes.lifecycle.rehearsal import try_out
+from muster.backends.kubernetes.lifecycle.submitting import try_out
 from muster.backends.kubernetes.manifests.gangs import Documents, documents
 from muster.backends.kubernetes.manifests.wiring import Submission
 from muster.backends.kubernetes.serving.kinds import platform_of

@@ -186,7 +186,7 @@ def _gpus(cluster: Cluster, resource: str) -> Check:
 
 def _gang(cluster: Cluster, client: Client, site: ClusterSite) -> Check:
     """Submit a gang of two as a dry run to the API server and its webhooks."""
-    from muster.backends.kubernetes.lifecycle.rehearsal import rehearse
+    from muster.backends.kubernetes.lifecycle.submitting import rehearse
 
     try:
         rehearse(client, cluster, site=site)

@@ -6,7 +6,6 @@ What the store service has committed, or is about to, stands.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
@@ -31,20 +30,11 @@ _GIVEN_UP_SECONDS = 30.0
 class JobEnding:
     """Brings jobs to the end that they have come to."""
 
-    def __init__(
-        self,
-        client: Client,
-        *,
-        site: ClusterSite,
-        store: ServiceStore,
-        sight: Sight,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
+    def __init__(self, client: Client, *, site: ClusterSite, store: ServiceStore, sight: Sight) -> None:
         self._client = client
         self._site = site
         self._store = store
         self._sight = sight
-        self._clock = clock
 
     def end(
         self, job: JobSpec, status: JobStatus, verdict: Verdict, *, observed: ObservedJob | None = None
@@ -96,13 +86,13 @@ class JobEnding:
 
     def _is_given_up(self, pod: Document) -> bool:
         due = seconds(pod["metadata"].get("deletionTimestamp"))  # it has its grace until then
-        return due is not None and self._clock() > due + _GIVEN_UP_SECONDS
+        return due is not None and time.time() > due + _GIVEN_UP_SECONDS
 
     def _record(self, status: JobStatus) -> JobStatus:
         """Record the end. Of several of us the first wins, and all say the same."""
         job_id, ledger = status.job_id, self._store.ledger
         assert status.verdict is not None
         append = partial(ledger.append, request="verdict")
-        record(ledger, status, status.verdict, append=append, now=self._clock)
+        record(ledger, status, status.verdict, append=append, now=time.time)
         self._store.release(job_id)
         return ledger.status(job_id)

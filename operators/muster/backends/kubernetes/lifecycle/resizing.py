@@ -105,20 +105,13 @@ class Resizing:
     """The elastic gangs of one namespace. Safe to use from many threads."""
 
     def __init__(
-        self,
-        client: Client,
-        *,
-        site: ClusterSite,
-        store: ServiceStore,
-        submitter: Submitter,
-        clock: Callable[[], float] = time.monotonic,
+        self, client: Client, *, site: ClusterSite, store: ServiceStore, submitter: Submitter
     ) -> None:
         self._capacity = ClusterCapacity(
             client, namespace=site.namespace, resource=site.gpu_resource, queue=site.queue
         )
         self._store = store
         self._submitter = submitter
-        self._clock = clock
         self._watches: dict[str, _GangWatch] = {}
         self._looking = threading.Lock()
         self._read: tuple[float, ClusterDocuments] | None = None
@@ -134,7 +127,7 @@ class Resizing:
         :param job: as its author asked for it.
         :param observed: how it is, with the replicas that it has.
         """
-        watch, now = self._watches.setdefault(job_id, _GangWatch()), self._clock()
+        watch, now = self._watches.setdefault(job_id, _GangWatch()), time.monotonic()
         if now < watch.next or not self._looking.acquire(blocking=False):
             return
         try:
@@ -161,7 +154,7 @@ class Resizing:
             self._make(job, job_id, watch, watch.wanted)
 
     def _wanted(self, job: JobSpec, job_id: str, observed: ObservedJob, watch: _GangWatch) -> _Wanted | None:
-        now, replicas = self._clock(), observed.replicas
+        now, replicas = time.monotonic(), observed.replicas
         queued = observed.state is JobState.QUEUED
         if queued or (observed.state is JobState.PREPARING and len(observed.nodes) < replicas):
             watch.growth, watch.waits = None, now if watch.waits is None else watch.waits
@@ -190,11 +183,11 @@ class Resizing:
         return self._to(most, "there is room for more") if watch.growth.look() else None
 
     def _to(self, replicas: int, why: str) -> _Wanted:
-        return _Wanted(replicas, why, until=self._clock() + _STOP_SECONDS)
+        return _Wanted(replicas, why, until=time.monotonic() + _STOP_SECONDS)
 
     def _may_let_in(self, waits: Demand, job_id: str) -> bool:
         """Note that this gang makes room for a job that waits, unless another gang has just done so."""
-        now = self._clock()
+        now = time.monotonic()
         self._let_in = {each: kept for each, kept in self._let_in.items() if kept[1] > now}
         return (
             self._let_in.setdefault(waits.job_id or waits.name, (job_id, now + _LET_IN_SECONDS))[0] == job_id
@@ -203,8 +196,8 @@ class Resizing:
     def _sizing(self, job: JobSpec, job_id: str) -> Sizing:
         sizes = [job.sized(replicas) for replicas in range(job.least, job.replicas + 1)]
         read = self._read
-        if read is None or self._clock() >= read[0] + LOOK_SECONDS:
-            read = self._read = self._clock(), self._capacity.documents()
+        if read is None or time.monotonic() >= read[0] + LOOK_SECONDS:
+            read = self._read = time.monotonic(), self._capacity.documents()
         return Sizing(self._capacity.outlook(sizes, found=read[1]), job_id=job_id, least=job.least)
 
     def size(self, job: JobSpec, job_id: str) -> int | None:
@@ -220,7 +213,7 @@ class Resizing:
     def _make(self, job: JobSpec, job_id: str, watch: _GangWatch, wanted: _Wanted) -> None:
         """Have the ranks stop, and then the gang begin with other replicas."""
         attempt, taken = self._store.attempt(job_id)
-        if taken and not self._store.stop(job_id, attempt=attempt) and self._clock() < wanted.until:
+        if taken and not self._store.stop(job_id, attempt=attempt) and time.monotonic() < wanted.until:
             watch.next = 0.0
             return
         self._read = None

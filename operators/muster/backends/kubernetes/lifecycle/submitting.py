@@ -13,22 +13,27 @@ is left as it is: its code and inputs need not be available any more.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from secrets import token_hex
+from typing import Any
 
-from muster.backends.jobs.checks import lease_inputs
+from muster.backends.jobs.checks import Resolve, lease_inputs, secret_values
 from muster.backends.jobs.ending import is_decided
 from muster.backends.kubernetes import labels
 from muster.backends.kubernetes.api.client import Client
 from muster.backends.kubernetes.api.kinds import POD_GROUP, SECRET, Document, kind_of
-from muster.backends.kubernetes.lifecycle.admission import Admission
-from muster.backends.kubernetes.manifests.gangs import Documents, owned_by
+from muster.backends.kubernetes.cluster.facts import Cluster
+from muster.backends.kubernetes.cluster.feasibility import check_job, check_place, choose_queue, pod_sets
+from muster.backends.kubernetes.cluster.survey import Survey
+from muster.backends.kubernetes.manifests.gangs import Documents, documents, owned_by
 from muster.backends.kubernetes.manifests.pods import OWN_SECONDS
+from muster.backends.kubernetes.manifests.wiring import Submission
 from muster.backends.kubernetes.site import ClusterSite
 from muster.backends.kubernetes.state.roots import attempt_of, delete_root, find_root, secret_of
-from muster.core.errors import BackendError, Conflict
-from muster.core.job import DAY_SECONDS, JobSpec
+from muster.core.errors import BackendError, CannotSchedule, Conflict, SpecError
+from muster.core.job import DAY_SECONDS, JobSpec, Role
+from muster.core.resources import Resources
 from muster.core.status import JobStatus
 from muster.images.worker_archive import zipapp
 from muster.volumes.service.client import ServiceStore
@@ -36,11 +41,13 @@ from muster.volumes.service.client import ServiceStore
 # A job that was preempted may wait again for as long as it has to; its token counts only while it is current.
 _TOKEN_SECONDS = 30 * DAY_SECONDS
 _GONE_SECONDS, _PAUSE_SECONDS = 60.0, 0.2  # a root goes after its pods, and those have their grace
+_NOT_MADE, _DOCTOR = "check", "doctor"  # job_ids of what is tried out alone
 
 
 class Submitter:
-    """Makes the objects of jobs.
+    """Checks jobs, and makes their objects.
 
+    :param resolve: returns the values of secrets that this process has, KeyError for others.
     :param size: returns with how many replicas an elastic gang is submitted; None for all.
     """
 
@@ -50,18 +57,52 @@ class Submitter:
         *,
         site: ClusterSite,
         store: ServiceStore,
-        admission: Admission,
-        size: Callable[[JobSpec, str], int | None] = lambda _job, _job_id: None,
+        survey: Survey,
+        resolve: Resolve,
+        size: Callable[[JobSpec, str], int | None],
     ) -> None:
         self._client = client
         self._site = site
         self._store = store
-        self._admission = admission
+        self._survey = survey
+        self._resolve = resolve
         self._size = size
 
-    def go_on(self, job: JobSpec, job_id: str) -> bool:
-        """Go on making the objects of a job's current attempt, without waiting; whether all are there."""
-        return self._made(job, job_id)
+    def check(self, job: JobSpec) -> tuple[str, ...]:
+        """Refuse what can never run; return warnings. Nothing is made, in the cluster or in the ledger.
+
+        :raises SpecError: what it asks for cannot be had here, or the API server refuses its objects.
+        :raises Forbidden: this account may not make them.
+        """
+        if job.interpreter is not None:
+            raise CannotSchedule(
+                f"job {job.name} is to run with {job.interpreter.path}, and in a cluster an image is a container: "
+                "submit it without an interpreter"
+            )
+        try:
+            return self._checked(job, self._survey.cluster())
+        except SpecError:  # what was missing a moment ago may have been made meanwhile
+            return self._checked(job, self._survey.cluster(younger_than=0.0))
+
+    def _checked(self, job: JobSpec, cluster: Cluster) -> tuple[str, ...]:
+        check_place(cluster, claim=self._site.claim)
+        if job.elastic and not cluster.job_set:
+            raise CannotSchedule(
+                f"job {job.name} is a gang of up to {job.replicas} replicas, and this cluster has no JobSets: "
+                "install JobSet 0.12 or newer, or give it one replica"
+            )
+        queue = choose_queue(cluster, job.queue or self._site.queue, gang=job.replicas > 1)
+        made = self._written(job, cluster, job_id=_NOT_MADE)
+        least = self._written(job.sized(job.least), cluster, job_id=_NOT_MADE)
+        warnings = check_job(
+            cluster,
+            pod_sets(least.owner, job),
+            queue=queue,
+            priority=job.priority,
+            partial_starts=self._site.partial_starts,
+        )
+        try_out(self._client, made)
+        return warnings
 
     def submit(self, job: JobSpec, status: JobStatus) -> None:
         """Make the objects of a job that is entered, as far as they are not there.
@@ -71,7 +112,7 @@ class Submitter:
         """
         job_id = status.job_id
         deadline = time.monotonic() + job.grace_seconds + OWN_SECONDS + _GONE_SECONDS
-        while not is_decided(status) and not self._made(job, job_id):
+        while not is_decided(status) and not self.go_on(job, job_id):
             if time.monotonic() > deadline:
                 raise BackendError(
                     f"job {job_id}: objects of an attempt that is over stay on the cluster; see "
@@ -80,8 +121,11 @@ class Submitter:
             time.sleep(_PAUSE_SECONDS)  # the pace of asking, until they are deleted or the deadline above
             status = self._store.ledger.status(job_id)
 
-    def _made(self, job: JobSpec, job_id: str) -> bool:
-        """Make what there is not; whether it is all there, else something of before is still in the way."""
+    def go_on(self, job: JobSpec, job_id: str) -> bool:
+        """Make what there is not of a job's current attempt, without waiting.
+
+        :return: whether it is all there; else something of an earlier attempt is still in the way.
+        """
         attempt, taken = self._store.attempt(job_id)  # before the look: what pods have asked for was made
         found = find_root(self._client, job, job_id, namespace=self._site.namespace)
         with suppress(Conflict):  # another of us was quicker, or all have sealed: look again
@@ -130,7 +174,13 @@ class Submitter:
         token = self._store.token(job_id, attempt=attempt, lifetime_seconds=seconds)
         if job.elastic:
             job = job.sized(self._store.size(job_id) or job.replicas)
-        return self._admission.documents(job, job_id=job_id, attempt=attempt, token=token, secret=secret)
+        return self._written(
+            job, self._survey.cluster(), job_id=job_id, attempt=attempt, token=token, secret=secret
+        )
+
+    def _written(self, job: JobSpec, cluster: Cluster, *, job_id: str, **how: Any) -> Documents:
+        wanted, values = job.queue or self._site.queue, secret_values(job, self._resolve)
+        return _written(job, cluster, site=self._site, wanted=wanted, job_id=job_id, values=values, **how)
 
     def _add(self, made: Documents, owner: Document) -> None:
         """Make what a root owns. :raises Conflict: a PodGroup is there that goes with a root of before."""
@@ -146,3 +196,49 @@ class Submitter:
         found = self._client.get(kind_of(document), metadata["name"], namespace=metadata["namespace"])
         owners = (found or {}).get("metadata", {}).get("ownerReferences") or ()
         return any(each["uid"] == owner["metadata"]["uid"] for each in owners)
+
+
+def try_out(client: Client, made: Documents) -> None:
+    """Send the objects of a job as a dry run, to the API server and its webhooks.
+
+    :raises SpecError: something of it is refused; the message says by whom.
+    :raises Forbidden: this account may not make it.
+    :raises Unreachable: a webhook does not answer.
+    """
+    for document in (made.owner, *made.owned):
+        with suppress(Conflict):  # another job has that name; the real objects get another
+            client.create(document, dry_run=True)
+
+
+def rehearse(client: Client, cluster: Cluster, *, site: ClusterSite) -> None:
+    """Try out a gang of two small replicas, and raise what :func:`try_out` does."""
+    role = Role(replicas=2, entrypoint="doctor:doctor", resources=Resources(cpus=0.1, memory_gib=0.0625))
+    job = JobSpec(name=_DOCTOR, image=_DOCTOR, image_digest="b3:" + 64 * "0", roles=(role,))
+    wanted = site.queue or min(cluster.queues, default=None)
+    try_out(client, _written(job, cluster, site=site, wanted=wanted, job_id=_DOCTOR))
+
+
+def _written(
+    job: JobSpec,
+    cluster: Cluster,
+    *,
+    site: ClusterSite,
+    wanted: str | None,
+    job_id: str,
+    attempt: int = 1,
+    secret: str = "",
+    token: str = "",
+    values: Mapping[str, str] | None = None,
+) -> Documents:
+    """Write a job as what the cluster is to make. :param wanted: the queue, if any is named."""
+    queue = choose_queue(cluster, wanted, gang=job.replicas > 1)
+    submission = Submission(
+        job=job,
+        job_id=job_id,
+        attempt=attempt,
+        site=site,
+        cluster=cluster,
+        queue=None if queue is None else queue.name,
+        secret=secret,
+    )
+    return documents(submission, token=token, values=values, override=job.pod_override or None)
