@@ -23,7 +23,7 @@ from muster.backends.kubernetes.api.connection import connect
 from muster.backends.kubernetes.api.kinds import SELDON_DEPLOYMENT
 from muster.backends.kubernetes.cluster.discovery import serves
 from muster.backends.kubernetes.serving import names
-from muster.backends.kubernetes.serving.platform import cluster_deployments
+from muster.backends.kubernetes.serving.platform import ClusterPlatform
 from muster.backends.kubernetes.site import ClusterSite, PlatformOwner
 from muster.backends.releases.deployments import Deployments
 from muster.core.wire import plain
@@ -58,12 +58,13 @@ class Served:
 
     def deployments(self, **changes: Any) -> Deployments:
         """Connect, as one more of us would. :param changes: of the site."""
-        return cluster_deployments(
+        platform = ClusterPlatform(
             self.client,
             site=replace(self.site, **changes),
             store=lambda: self.store,
             open_spool=ServiceSpools(self.store.connection).open,
         )
+        return Deployments(platform, lambda: self.store)
 
     def written(self) -> dict[str, object]:
         """Where they are, as a person writes it down beside what the cluster is otherwise."""

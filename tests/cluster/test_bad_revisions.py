@@ -27,8 +27,9 @@ from tests.waiting import eventually
 from muster.airflow.operators.releasing import refusal_text
 from muster.backends.kubernetes.serving import names
 from muster.backends.kubernetes.serving.kinds import CONTAINER
-from muster.backends.kubernetes.serving.platform import cluster_deployments
+from muster.backends.kubernetes.serving.platform import ClusterPlatform
 from muster.backends.releases.decision import Ending, Outcome
+from muster.backends.releases.deployments import Deployments
 from muster.backends.releases.manual import promote, roll_back, tidy
 from muster.backends.releases.plan import Plan, Rules
 from muster.core.deployment import DeploymentSpec, RevisionState
@@ -304,9 +305,10 @@ def test_without_kserves_controller_what_serves_serves_and_rolls_back(
     daemons.stop(line.served.of, "kserve")
     try:
         with line.users() as load:
-            quick = cluster_deployments(
+            platform = ClusterPlatform(
                 line.served.client.patient(1.0), site=line.served.site, store=lambda: line.served.store
             )
+            quick = Deployments(platform, lambda: line.served.store)
             with pytest.raises(Unreachable, match="webhook"):
                 quick.prepare(line.spec(answers_wrongly(line.folder)), by="other")
             seconds = by_hand(line, {before: 100, after: 0}, before)

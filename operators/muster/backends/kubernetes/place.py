@@ -105,11 +105,14 @@ class ClusterPlace:
         """The deployments: served on the cluster where its site says so, else on this machine."""
         if self.written.site.serving is None:
             return self._serve_here(self.store)
-        from muster.backends.kubernetes.serving.platform import cluster_deployments
+        from muster.backends.kubernetes.serving.platform import ClusterPlatform
+        from muster.backends.releases.deployments import Deployments
 
-        return cluster_deployments(
-            self.client, site=self.written.site, store=lambda: self.store, open_spool=self._open_spool
-        )
+        def store() -> ServiceStore:
+            return self.store
+
+        site, open_spool = self.written.site, self._open_spool
+        return Deployments(ClusterPlatform(self.client, site=site, store=store, open_spool=open_spool), store)
 
     def _open_spool(self, deployment: str) -> None:
         from muster.volumes.service.spools import ServiceSpools

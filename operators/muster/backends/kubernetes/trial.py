@@ -189,7 +189,7 @@ def _mounted(pod: Document, *, mount: Document | None = None, **volume: Document
 def _secrets(place: TrialPlace) -> Iterator[MustBeRefused]:
     def secret(name: str, kind: str, **annotations: str) -> Document:
         where = {"name": name, "namespace": place.site.namespace, "annotations": annotations}
-        return {"apiVersion": SECRET.api_version, "kind": SECRET.name, "metadata": where, "type": kind}
+        return SECRET.document(where, type=kind)
 
     account = {"kubernetes.io/service-account.name": place.account}
     yield MustBeRefused(

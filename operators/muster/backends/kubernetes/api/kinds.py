@@ -50,6 +50,10 @@ class Kind:
             parts.append(subresource)
         return "/" + "/".join(parts)
 
+    def document(self, metadata: Document, **rest: Any) -> Document:
+        """Return an object of this kind."""
+        return {"apiVersion": self.api_version, "kind": self.name, "metadata": metadata, **rest}
+
 
 POD = Kind(api_version="v1", name="Pod", plural="pods")
 SECRET = Kind(api_version="v1", name="Secret", plural="secrets")
@@ -106,3 +110,14 @@ def kind_of(document: Mapping[str, Any]) -> Kind:
     if kind is None:
         raise SpecError(f"muster knows no {name!r:.60} of {api_version!r:.60}: add it to kinds.py")
     return kind
+
+
+def owned_by(document: Document, owner: Document) -> Document:
+    """Return a document that goes when `owner`, as the API returned it, goes."""
+    reference = {
+        "apiVersion": owner["apiVersion"],
+        "kind": owner["kind"],
+        "name": owner["metadata"]["name"],
+        "uid": owner["metadata"]["uid"],
+    }
+    return {**document, "metadata": {**document["metadata"], "ownerReferences": [reference]}}

@@ -22,11 +22,11 @@ from muster.backends.jobs.checks import Resolve, lease_inputs, secret_values
 from muster.backends.jobs.ending import is_decided
 from muster.backends.kubernetes import labels
 from muster.backends.kubernetes.api.client import Client
-from muster.backends.kubernetes.api.kinds import POD_GROUP, SECRET, Document, kind_of
+from muster.backends.kubernetes.api.kinds import POD_GROUP, SECRET, Document, kind_of, owned_by
 from muster.backends.kubernetes.cluster.facts import Cluster
 from muster.backends.kubernetes.cluster.feasibility import check_job, check_place, choose_queue, pod_sets
 from muster.backends.kubernetes.cluster.survey import Survey
-from muster.backends.kubernetes.manifests.gangs import Documents, documents, owned_by
+from muster.backends.kubernetes.manifests.gangs import Documents, documents
 from muster.backends.kubernetes.manifests.pods import OWN_SECONDS
 from muster.backends.kubernetes.manifests.wiring import Submission
 from muster.backends.kubernetes.site import ClusterSite
@@ -153,9 +153,8 @@ class Submitter:
     def _is_whole(self, root: Document) -> bool:
         """Whether a root's Secret, which is made last, is there. This takes no right to read Secrets."""
         secret = {"name": secret_of(root), "namespace": self._site.namespace}
-        document = {"apiVersion": SECRET.api_version, "kind": SECRET.name, "metadata": secret}
         try:
-            self._client.create(document, dry_run=True)
+            self._client.create(SECRET.document(secret), dry_run=True)
         except Conflict:
             return True
         return False

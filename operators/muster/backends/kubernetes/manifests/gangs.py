@@ -43,7 +43,7 @@ class Documents:
     """A job's objects, to be made in this order.
 
     :param owner: made first; where it goes, all go. Its pods wait for the rest.
-    :param owned: each is made with a reference to the owner as the API returned it (:func:`owned_by`).
+    :param owned: each is made with a reference to the owner as the API returned it (:func:`~..api.kinds.owned_by`).
     """
 
     owner: Document
@@ -70,13 +70,11 @@ def documents(
     if submission.queue is not None:
         owner = _queued(owner, submission, submission.queue)
     group = [_pod_group(submission)] if submission.grouped else []
-    told = _object(SECRET, submission, name=submission.secret)
-    told |= {
-        "type": "Opaque",
-        "immutable": True,
-        "stringData": secrets.data(submission, token=token, values=values or {}),
-    }
-    return Documents(owner=owner, owned=(*group, told))
+    told = secrets.data(submission, token=token, values=values or {})
+    secret = _object(
+        SECRET, submission, name=submission.secret, type="Opaque", immutable=True, stringData=told
+    )
+    return Documents(owner=owner, owned=(*group, secret))
 
 
 def _templates(submission: Submission, override: Mapping[str, Any] | None) -> dict[str, Document]:
@@ -96,17 +94,6 @@ def _templates(submission: Submission, override: Mapping[str, Any] | None) -> di
     return made
 
 
-def owned_by(document: Document, owner: Document) -> Document:
-    """Return a document that goes when `owner`, as the API returned it, goes."""
-    reference = {
-        "apiVersion": owner["apiVersion"],
-        "kind": owner["kind"],
-        "name": owner["metadata"]["name"],
-        "uid": owner["metadata"]["uid"],
-    }
-    return {**document, "metadata": {**document["metadata"], "ownerReferences": [reference]}}
-
-
 def _longest(job: JobSpec, *, queued: bool) -> int:
     """After how many seconds Kubernetes ends a job that no process of muster watches.
 
@@ -123,8 +110,7 @@ def _longest(job: JobSpec, *, queued: bool) -> int:
 def _job_set(submission: Submission, templates: Mapping[str, Document], longest: int) -> Document:
     job = submission.job
     groups = labels.group_names(submission.job_id, job.roles)
-    document = _object(JOB_SET, submission)
-    document["spec"] = {
+    spec = {
         "ttlSecondsAfterFinished": KEPT_SECONDS,
         "failurePolicy": {
             "maxRestarts": job.max_restarts,
@@ -136,7 +122,7 @@ def _job_set(submission: Submission, templates: Mapping[str, Document], longest:
             for group, role in zip(groups, job.roles, strict=True)
         ],
     }
-    return document
+    return _object(JOB_SET, submission, spec=spec)
 
 
 def _gang_rules() -> list[Document]:
@@ -188,14 +174,13 @@ def _job(submission: Submission, templates: Mapping[str, Document], longest: int
     """
     (role,) = submission.job.roles
     stale = _ended("Ignore", labels.BOOTSTRAP, "In", [int(ExitCode.STOPPED)])
-    document = _object(JOB, submission)
-    document["spec"] = {
+    spec = {
         **_replicas(role, templates[role.name], longest),
         "backoffLimitPerIndex": submission.job.max_restarts,  # per index, for then it tells each pod
         "podFailurePolicy": {"rules": [stale, *_final(), _disrupted("Ignore")]},
         "ttlSecondsAfterFinished": KEPT_SECONDS,
     }
-    return document
+    return _object(JOB, submission, spec=spec)
 
 
 def _replicas(role: Role, template: Document, longest: int) -> Document:
@@ -253,27 +238,23 @@ def _queued(document: Document, submission: Submission, queue: str) -> Document:
 
 
 def _pod_group(submission: Submission) -> Document:
-    document = _object(POD_GROUP, submission)
-    document["spec"] = {
+    spec: Document = {
         "schedulingPolicy": {"gang": {"minCount": submission.job.replicas}},
         "disruptionMode": {"all": {}},
     }
     if submission.priority is not None:
-        document["spec"]["priorityClassName"] = submission.priority
-    return document
+        spec["priorityClassName"] = submission.priority
+    return _object(POD_GROUP, submission, spec=spec)
 
 
-def _object(kind: Kind, submission: Submission, *, name: str | None = None) -> Document:
-    return {
-        "apiVersion": kind.api_version,
-        "kind": kind.name,
-        "metadata": {
-            "name": name or labels.object_name(submission.job_id),
-            "namespace": submission.site.namespace,
-            "labels": _labels(submission),
-            "annotations": labels.notes(submission.job),
-        },
+def _object(kind: Kind, submission: Submission, *, name: str | None = None, **rest: Any) -> Document:
+    metadata = {
+        "name": name or labels.object_name(submission.job_id),
+        "namespace": submission.site.namespace,
+        "labels": _labels(submission),
+        "annotations": labels.notes(submission.job),
     }
+    return kind.document(metadata, **rest)
 
 
 def _labels(submission: Submission, role: Role | None = None) -> dict[str, str]:

@@ -1,7 +1,7 @@
-"""What a Gateway answered users itself, as no server did: read off the page that it has for Prometheus.
+"""The counters of revisions: what their servers counted, and what the Gateway answered users in their place.
 
-Who died, or is not reached, counts nothing. No server of ours answers 502 or 504, so those that a Gateway counts of
-a Service are its own, and are in no server's counts.
+A server that died, or is not reached, counts nothing. No server of ours answers 502 or 504, so those that a Gateway
+counts of a Service, on the page that it has for Prometheus, are its own, and are in no server's counts.
 """
 
 from __future__ import annotations
@@ -11,13 +11,16 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from urllib.parse import urlsplit
 
+from muster.backends.kubernetes.api.kinds import Document
 from muster.backends.kubernetes.serving import names
-from muster.backends.kubernetes.serving.replicas import came_up
+from muster.backends.kubernetes.serving.replicas import MetricsPage, Replicas, came_up
+from muster.backends.kubernetes.serving.route import Route
+from muster.backends.releases.figures import added
 from muster.backends.releases.inference import exchanged
 from muster.core.deployment import Counts
 from muster.core.errors import BackendError, DeploymentError, Unreachable
@@ -169,3 +172,68 @@ class Gateway:
     def _take(self, address: Address, page: GatewayPage) -> None:
         self._totals += grown(self._seen.get(address), page)
         self._seen[address] = page
+
+
+Process = tuple[str, float]
+"""One process that counts: its pod's uid, and when it came up."""
+
+
+class Counters:
+    """The counters of revisions. Safe to share between threads.
+
+    Counts go up only for as long as it is the same object that is asked: a replica that died, or started again, takes
+    nothing back of what it had counted.
+
+    :param gateway: where the site says where its Gateway counts.
+    """
+
+    def __init__(self, replicas: Replicas, gateway: Gateway | None) -> None:
+        self._replicas = replicas
+        self._gateway = gateway
+        self._lock = threading.Lock()
+        self._seen: dict[str, dict[Process, Mapping[str, Counts]]] = {}  # last, by deployment
+
+    def pages(self, pods: Sequence[Document]) -> list[MetricsPage]:
+        """Ask pods and the Gateway for their pages; leave out a pod that does not answer.
+
+        :raises BackendError: the Gateway's cannot be had.
+        """
+        if self._gateway:
+            self._gateway.look()
+        return self._replicas.pages(pods)
+
+    def counted(self, route: Route, pages: Sequence[MetricsPage]) -> dict[str, Counts]:
+        """Return what each revision of a route has answered; without those with traffic that no page tells of.
+
+        :param pages: also those of other deployments.
+        """
+        name, heard = route.name, set[str]()
+        for page in pages:
+            if page.deployment == name:
+                counts = page.counts()
+                self._take(name, (page.pod, page.born), counts)
+                heard.update(counts)
+        counted = self._totals(name, [one.name for one in route.live])
+        if self._gateway is not None:
+            counted = added((counted, {one: self._gateway.answered(name, one) for one in counted}))
+        silent = {one for one, percent in route.shares.items() if percent} - heard
+        return {one: counts for one, counts in counted.items() if one not in silent}
+
+    def _take(self, deployment: str, process: Process, counted: Mapping[str, Counts]) -> None:
+        with self._lock:
+            seen = self._seen.setdefault(deployment, {})
+            if _all(seen.get(process, {})) <= _all(counted):  # two looks at once may end the other way round
+                seen[process] = counted
+
+    def _totals(self, deployment: str, revisions: Collection[str]) -> dict[str, Counts]:
+        """Return the sums of these revisions, and forget the others."""
+        with self._lock:
+            seen = self._seen.get(deployment, {})
+            kept = {process: counted for process, counted in seen.items() if counted.keys() & set(revisions)}
+            self._seen[deployment] = kept
+            sums = added(kept.values())
+        return {name: sums.get(name, Counts()) for name in revisions}
+
+
+def _all(counted: Mapping[str, Counts]) -> int:
+    return sum(counts.requests for counts in counted.values())

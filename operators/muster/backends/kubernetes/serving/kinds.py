@@ -17,6 +17,7 @@ from muster.backends.kubernetes.cluster.feasibility import check_place
 from muster.backends.kubernetes.serving import names
 from muster.backends.kubernetes.serving.server import PORT, WORKERS, Server, pod
 from muster.backends.kubernetes.site import ClusterSite, PlatformOwner
+from muster.core.deployment import DeploymentSpec
 from muster.core.errors import Forbidden, SpecError
 
 CONTAINER = "kserve-container"  # KServe looks for it by this name
@@ -56,33 +57,24 @@ def inference_service(server: Server) -> Document:
     With a fixed number of replicas there is no autoscaler, and all of them from the first moment.
     """
     spec = server.spec
-    return {
-        "apiVersion": INFERENCE_SERVICE.api_version,
-        "kind": INFERENCE_SERVICE.name,
-        "metadata": {
-            "name": server.name,
-            "namespace": server.site.namespace,
-            "labels": {**server.labels, **names.CLUSTER_LOCAL},
-            "annotations": {
-                _MODE: "Standard",
-                _SCALING: "none" if spec.most_replicas is None else "hpa",
-                names.MODEL: spec.model.address,
-                names.SPEC: names.spec_digest(spec),
-            },
-        },
-        "spec": {
-            "predictor": {
-                "minReplicas": spec.replicas,
-                "maxReplicas": spec.most_replicas or spec.replicas,
-                # for what changes a pod without us, an administrator's hand or KServe's next release
-                "deploymentStrategy": {
-                    "type": "RollingUpdate",
-                    "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0},
-                },
-                **pod(server, container=CONTAINER),
-            }
-        },
+    scaling = "none" if spec.most_replicas is None else "hpa"
+    metadata = {
+        "name": server.name,
+        "namespace": server.site.namespace,
+        "labels": {**server.labels, **names.CLUSTER_LOCAL},
+        "annotations": {_MODE: "Standard", _SCALING: scaling, **_notes(spec)},
     }
+    predictor = {
+        "minReplicas": spec.replicas,
+        "maxReplicas": spec.most_replicas or spec.replicas,
+        # for what changes a pod without us, an administrator's hand or KServe's next release
+        "deploymentStrategy": {
+            "type": "RollingUpdate",
+            "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0},
+        },
+        **pod(server, container=CONTAINER),
+    }
+    return INFERENCE_SERVICE.document(metadata, spec={"predictor": predictor})
 
 
 def seldon_deployment(server: Server) -> Document:
@@ -102,30 +94,26 @@ def seldon_deployment(server: Server) -> Document:
             "container of a model's workers: give it another name"
         )
     component = {"spec": pod(server, container=spec.name), **_scaling(server)}
-    return {
-        "apiVersion": SELDON_DEPLOYMENT.api_version,
-        "kind": SELDON_DEPLOYMENT.name,
-        "metadata": {
-            "name": server.name,
-            "namespace": server.site.namespace,
-            "labels": server.labels,
-            "annotations": {names.MODEL: spec.model.address, names.SPEC: names.spec_digest(spec)},
-        },
-        "spec": {
-            "protocol": "v2",
-            "predictors": [
-                {
-                    "name": server.revision,
-                    "replicas": spec.replicas,
-                    "traffic": 100,
-                    "labels": server.labels,
-                    "annotations": {_NO_ENGINE: "true", _SERVICE_NAME: names.service_name(server.name)},
-                    "graph": {"name": spec.name, "type": "MODEL", "children": []},
-                    "componentSpecs": [component],
-                }
-            ],
-        },
+    metadata = {
+        "name": server.name,
+        "namespace": server.site.namespace,
+        "labels": server.labels,
+        "annotations": _notes(spec),
     }
+    predictor = {
+        "name": server.revision,
+        "replicas": spec.replicas,
+        "traffic": 100,
+        "labels": server.labels,
+        "annotations": {_NO_ENGINE: "true", _SERVICE_NAME: names.service_name(server.name)},
+        "graph": {"name": spec.name, "type": "MODEL", "children": []},
+        "componentSpecs": [component],
+    }
+    return SELDON_DEPLOYMENT.document(metadata, spec={"protocol": "v2", "predictors": [predictor]})
+
+
+def _notes(spec: DeploymentSpec) -> dict[str, str]:
+    return {names.MODEL: spec.model.address, names.SPEC: names.spec_digest(spec)}
 
 
 def _scaling(server: Server) -> Document:

@@ -12,18 +12,15 @@ from muster.backends.kubernetes.api.kinds import Document
 from muster.backends.kubernetes.api.refusals import NotServed
 from muster.backends.kubernetes.cluster.survey import QUICK_SECONDS, Survey
 from muster.backends.kubernetes.serving import names
-from muster.backends.kubernetes.serving.counters import Counters
-from muster.backends.kubernetes.serving.gateway import Gateway
+from muster.backends.kubernetes.serving.gateway import Counters, Gateway
 from muster.backends.kubernetes.serving.kinds import check_platform
 from muster.backends.kubernetes.serving.replicas import MetricsPage, Replicas
 from muster.backends.kubernetes.serving.revisions import ClusterRevisions, RevisionsSeen
 from muster.backends.kubernetes.serving.route import HISTORY, Notes, Route, drift, shared
 from muster.backends.kubernetes.serving.routes import Routes
 from muster.backends.kubernetes.serving.server import GRPC_PORT, SERVERS, archive
-from muster.backends.kubernetes.serving.tokens import ClientTokens
 from muster.backends.kubernetes.site import ClusterSite
 from muster.backends.releases.book import BookEntry, live_models, past_models, settle
-from muster.backends.releases.deployments import Deployments
 from muster.backends.releases.figures import if_known
 from muster.backends.releases.platform import Limits, Observed
 from muster.backends.releases.tokens import Tokens
@@ -35,24 +32,6 @@ from muster.volumes.protocols import LocalStore
 _SPOILED = Notes(
     last=1_000_000
 )  # of a route whose notes cannot be read: every revision there may be is deleted
-
-
-def cluster_deployments(
-    client: Client,
-    *,
-    site: ClusterSite,
-    store: Callable[[], LocalStore],
-    open_spool: Callable[[str], None] | None = None,
-    now: Callable[[], float] = time.time,
-    sleep: Callable[[float], None] = time.sleep,
-) -> Deployments:
-    """Return the deployments of one namespace; nothing is asked before the first call.
-
-    :param store: opens the store that the versions are in; called when it is needed.
-    :param open_spool: as :class:`ClusterPlatform` has it.
-    """
-    platform = ClusterPlatform(client, site=site, store=store, open_spool=open_spool, now=now, sleep=sleep)
-    return Deployments(platform, store, now=now, sleep=sleep)
 
 
 class ClusterPlatform:
@@ -86,7 +65,6 @@ class ClusterPlatform:
         self._routes = Routes(quick, site, clock=now, sleep=sleep)
         self._revisions = ClusterRevisions(quick, site, self._survey, maker=client, now=now, sleep=sleep)
         self._replicas = Replicas(quick)
-        self._tokens = ClientTokens(quick, site, sleep=sleep)
         page = site.gateway_metrics
         self._counters = Counters(self._replicas, Gateway(page, namespace=site.namespace) if page else None)
 
@@ -238,11 +216,11 @@ class ClusterPlatform:
 
     def tokens(self, name: str) -> Tokens:
         """Return the tokens of a deployment's clients."""
-        return self._tokens.of(name)
+        return self._routes.tokens(name)
 
     def change_tokens(self, name: str, change: Callable[[Tokens], Tokens]) -> Tokens:
         """Change them, and tell each replica; one that cannot be reached learns of it from its kubelet within two minutes."""
-        after = self._tokens.change(name, change)
+        after = self._routes.change_tokens(name, change)
         self._replicas.tell(self._revisions.pods(name), dumps(after))
         return after
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from typing import TypeAlias
 
 from muster.backends.kubernetes.api.client import Client
 from muster.backends.kubernetes.api.kinds import (
@@ -17,6 +16,7 @@ from muster.backends.kubernetes.api.kinds import (
     SERVICE,
     Document,
     Kind,
+    owned_by,
 )
 from muster.backends.kubernetes.cluster.facts import holds
 from muster.backends.kubernetes.cluster.survey import Survey
@@ -43,15 +43,8 @@ Name = tuple[str, str]
 """A deployment and a revision of it."""
 
 
-@dataclass(frozen=True)
-class RevisionsSeen:
-    """What there was of some revisions."""
-
-    revisions: Mapping[Name, RevisionObjects]
-
-    def of(self, deployment: str, revision: str) -> RevisionObjects:
-        """The objects of a revision; none where there are none."""
-        return self.revisions.get((deployment, revision), RevisionObjects())
+RevisionsSeen: TypeAlias = Mapping[Name, RevisionObjects]
+"""What there was of some revisions at one look."""
 
 
 class ClusterRevisions:
@@ -68,8 +61,8 @@ class ClusterRevisions:
         survey: Survey,
         *,
         maker: Client,
-        now: Callable[[], float] = time.time,
-        sleep: Callable[[float], None] = time.sleep,
+        now: Callable[[], float],
+        sleep: Callable[[float], None],
     ) -> None:
         self._client = client
         self._site = site
@@ -87,7 +80,7 @@ class ClusterRevisions:
         server = self._server(live)
         documents = [self._platform.manifest(server)]
         if self._has_grpc_service(live):
-            documents.append(grpc_service(server, None))
+            documents.append(grpc_service(server))
         for document in documents:
             with suppress(Conflict):  # it is there
                 self._maker.create(document, dry_run=True)
@@ -105,9 +98,9 @@ class ClusterRevisions:
             made, anew = self._there(server, document), False
         else:
             anew = True
-        self._make_owned(CONFIG_MAP, code(server, made), anew=anew)
+        self._make_owned(CONFIG_MAP, owned_by(code(server), made), anew=anew)
         if self._has_grpc_service(live):
-            self._make_owned(SERVICE, grpc_service(server, made), anew=anew)
+            self._make_owned(SERVICE, owned_by(grpc_service(server), made), anew=anew)
 
     def _make_owned(self, kind: Kind, document: Document, *, anew: bool) -> None:
         """Make what goes with a revision's one object.
@@ -161,9 +154,7 @@ class ClusterRevisions:
         """Return the revisions that a route gives traffic to or keeps, and of which the one object is gone."""
         named = {*route.shares, *(route.given or ())}
         return [
-            live
-            for live in route.live
-            if live.name in named and seen.of(route.name, live.name).service is None
+            live for live in route.live if live.name in named and seen[route.name, live.name].service is None
         ]
 
     def look(self, routes: Iterable[Route]) -> RevisionsSeen:
@@ -178,7 +169,7 @@ class ClusterRevisions:
         return tuple(
             revision_status(
                 live,
-                seen.of(route.name, live.name),
+                seen[route.name, live.name],
                 platform=self._platform,
                 percent=route.shares.get(live.name),
                 since=route.moved,
@@ -202,7 +193,7 @@ class ClusterRevisions:
 
     def pods_seen(self, route: Route, seen: RevisionsSeen) -> list[Document]:
         """Return the pods of a route's revisions that can be asked, as a look found them."""
-        there = (pod for live in route.live for pod in seen.of(route.name, live.name).pods)
+        there = (pod for live in route.live for pod in seen[route.name, live.name].pods)
         return [pod for pod in there if _can_be_asked(pod)]
 
     def delete(self, name: str, *, upto: int, but: Collection[str] = ()) -> None:
@@ -284,7 +275,7 @@ def _look(client: Client, revisions: Collection[Name], *, kind: Kind, namespace:
         names.service_name(names.revision_name(*each, namespace=namespace)): each for each in revisions
     }
     if not services:
-        return RevisionsSeen({})
+        return {}
     deployments = sorted({deployment for deployment, _ in revisions})
     ours, theirs = (
         f"{label} in ({','.join(wanted)})"
@@ -302,7 +293,7 @@ def _look(client: Client, revisions: Collection[Name], *, kind: Kind, namespace:
             of = services[labels[_SERVICE]] if each is ENDPOINT_SLICE else own
             if of in found:
                 found[of].setdefault(each, []).append(document)
-    return RevisionsSeen({name: _objects(kind, kinds) for name, kinds in found.items()})
+    return {name: _objects(kind, kinds) for name, kinds in found.items()}
 
 
 def _objects(kind: Kind, found: Mapping[Kind, list[Document]]) -> RevisionObjects:

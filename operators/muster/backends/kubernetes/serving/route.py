@@ -147,7 +147,6 @@ def write_route(route: Route, site: ClusterSite) -> Document:
 
     :raises SpecError: it would be too large.
     """
-    kind = route_kind(site)
     metadata: Document = {
         "name": names.route_name(route.name),
         "namespace": site.namespace,
@@ -159,12 +158,7 @@ def write_route(route: Route, site: ClusterSite) -> Document:
     }
     if route.version is not None:
         metadata["resourceVersion"] = route.version
-    return {
-        "apiVersion": kind.api_version,
-        "kind": kind.name,
-        "metadata": metadata,
-        "spec": _spec(route, site),
-    }
+    return route_kind(site).document(metadata, spec=_spec(route, site))
 
 
 def read_route(document: Document, *, name: str, site: ClusterSite, spoiled: Notes | None = None) -> Route:

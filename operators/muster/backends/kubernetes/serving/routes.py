@@ -1,14 +1,17 @@
-"""Reads and writes routes, each write only where the route still is as it was when it was read."""
+"""Reads and writes routes, each write only where the route still is as it was when it was read.
+
+The tokens of a deployment's clients go with its route, in a ConfigMap: it holds digests of random words, which tell
+nothing, so it is no Secret, and no account needs a right to read Secrets.
+"""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from datetime import UTC, datetime
 
 from muster.backends.kubernetes.api.client import Client
-from muster.backends.kubernetes.api.kinds import EVENT, Document
+from muster.backends.kubernetes.api.kinds import CONFIG_MAP, EVENT, Document, owned_by
 from muster.backends.kubernetes.serving import names
 from muster.backends.kubernetes.serving.route import (
     Notes,
@@ -19,12 +22,16 @@ from muster.backends.kubernetes.serving.route import (
     write_route,
 )
 from muster.backends.kubernetes.site import ClusterSite
+from muster.backends.releases.tokens import Tokens
 from muster.core.errors import Conflict, Corrupt, NotFound, SpecError, Unreachable
 from muster.core.names import check_label
+from muster.core.wire import dumps, loads
 
 TAKEN_UP_SECONDS, _LOOK_SECONDS = 10.0, 0.05
 _MESSAGE_CHARACTERS = 1000  # an Event's may have 1024
 _REPORTS = 20  # of a gateway that come in between a look and a write
+_TOKENS_FILE = "tokens.json"  # muster_serving.clients_file reads it
+_TRIES, _PAUSE_SECONDS = 20, 0.25  # of a write of tokens
 
 
 class Routes:
@@ -35,8 +42,8 @@ class Routes:
         client: Client,
         site: ClusterSite,
         *,
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float],
+        sleep: Callable[[float], None],
     ) -> None:
         self._client = client
         self._site = site
@@ -49,10 +56,13 @@ class Routes:
 
         :param spoiled: replaces its notes where they were damaged.
         """
+        found = self._object(name)
+        return None if found is None else read_route(found, name=name, site=self._site, spoiled=spoiled)
+
+    def _object(self, name: str) -> Document | None:
+        """Return the object of a deployment's route; None where it does not exist or is being deleted."""
         found = self._client.get(self._kind, names.route_name(name), namespace=self._site.namespace)
-        if found is None or found["metadata"].get("deletionTimestamp"):
-            return None
-        return read_route(found, name=name, site=self._site, spoiled=spoiled)
+        return None if found is None or found["metadata"].get("deletionTimestamp") else found
 
     def check_only(self, name: str) -> None:
         """Refuse a deployment that is served by a route of the other kind: users are sent to its revisions by that.
@@ -119,22 +129,16 @@ class Routes:
             return
         about = {key: found["metadata"][key] for key in ("name", "namespace", "uid")}
         now = datetime.now(UTC)
-        self._client.create(
-            {
-                "apiVersion": EVENT.api_version,
-                "kind": EVENT.name,
-                "metadata": {
-                    "name": f"{about['name']}.{now:%Y%m%d%H%M%S%f}",
-                    "namespace": about["namespace"],
-                },
-                "involvedObject": {"apiVersion": self._kind.api_version, "kind": self._kind.name, **about},
-                "type": "Warning",
-                "reason": "DeploymentDrifted",
-                "message": f"`muster deployments repair {name}` puts it back: {drift}"[:_MESSAGE_CHARACTERS],
-                "source": {"component": "muster"},
-                **dict.fromkeys(("firstTimestamp", "lastTimestamp"), now.strftime("%Y-%m-%dT%H:%M:%SZ")),
-            }
+        event = EVENT.document(
+            {"name": f"{about['name']}.{now:%Y%m%d%H%M%S%f}", "namespace": about["namespace"]},
+            involvedObject={"apiVersion": self._kind.api_version, "kind": self._kind.name, **about},
+            type="Warning",
+            reason="DeploymentDrifted",
+            message=f"`muster deployments repair {name}` puts it back: {drift}"[:_MESSAGE_CHARACTERS],
+            source={"component": "muster"},
+            **dict.fromkeys(("firstTimestamp", "lastTimestamp"), now.strftime("%Y-%m-%dT%H:%M:%SZ")),
         )
+        self._client.create(event)
 
     def await_taken_up(self, name: str) -> Route:
         """Return a route when its Gateway says that it has read it as it is; that takes some hundredths of a second.
@@ -156,6 +160,52 @@ class Routes:
     def delete(self, route: Route) -> None:
         """Delete a route that was read. :raises Conflict: it has changed since."""
         self._insisting(route, self._deleted)
+
+    def tokens(self, name: str) -> Tokens:
+        """Return a deployment's tokens. :raises NotFound: no such deployment; :raises Corrupt: they cannot be read."""
+        return _read_tokens(name, self._tokens_of(name, self._there(name)))
+
+    def change_tokens(self, name: str, change: Callable[[Tokens], Tokens]) -> Tokens:
+        """Change its tokens in one step, and return them as they are then.
+
+        :raises NotFound: there is no such deployment; :raises Conflict: others write them all the time.
+        """
+        for _ in range(_TRIES):
+            route = self._there(name)
+            found = self._tokens_of(name, route)
+            after = change(_read_tokens(name, found))
+            document = self._tokens_document(name, after, route)
+            try:
+                if found is None:
+                    self._client.create(document)
+                else:
+                    document["metadata"]["resourceVersion"] = found["metadata"]["resourceVersion"]
+                    self._client.apply(document)
+            except Conflict:  # another writer was first, or what went with an earlier route is still there
+                self._sleep(_PAUSE_SECONDS)
+            else:
+                return after
+        raise Conflict(f"the tokens of {name} are written by others all the time: try again")
+
+    def _there(self, name: str) -> Document:
+        route = self._object(name)
+        if route is None:
+            raise NotFound(f"no deployment {name!r}")
+        return {**route, "apiVersion": self._kind.api_version, "kind": self._kind.name}
+
+    def _tokens_of(self, name: str, route: Document) -> Document | None:
+        """The ConfigMap that goes with this route; one of an earlier route is about to be deleted."""
+        found = self._client.get(CONFIG_MAP, names.tokens_name(name), namespace=self._site.namespace)
+        owners = (found or {}).get("metadata", {}).get("ownerReferences") or ()
+        return found if any(each["uid"] == route["metadata"]["uid"] for each in owners) else None
+
+    def _tokens_document(self, name: str, tokens: Tokens, route: Document) -> Document:
+        metadata = {
+            "name": names.tokens_name(name),
+            "namespace": self._site.namespace,
+            "labels": names.of_deployment(name),
+        }
+        return owned_by(CONFIG_MAP.document(metadata, data={_TOKENS_FILE: dumps(tokens)}), route)
 
     def _insisting(self, route: Route, write: Callable[[Route], Route]) -> Route:
         """Write a route, again where no more has happened than that a gateway has reported. :raises Conflict: it has changed."""
@@ -195,3 +245,15 @@ def _stays(document: Document) -> bool:
     except SpecError:  # the label is not muster's: it names no deployment
         return False
     return bool(metadata["name"] == called and not metadata.get("deletionTimestamp"))
+
+
+def _read_tokens(name: str, found: Document | None) -> Tokens:
+    if found is None:
+        return Tokens()
+    try:
+        return loads(Tokens, str((found.get("data") or {}).get(_TOKENS_FILE)))
+    except SpecError as error:
+        raise Corrupt(
+            f"the tokens of {name} cannot be read ({error}): delete the ConfigMap {found['metadata']['name']}, and make "
+            "each client's token anew"
+        ) from error

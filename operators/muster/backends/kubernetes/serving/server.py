@@ -98,28 +98,23 @@ def archive() -> bytes:
     return whole.getvalue()
 
 
-def code(server: Server, owner: Document) -> Document:
-    """Return the ConfigMap with the server's code, which goes with `owner`."""
-    return {
-        "apiVersion": CONFIG_MAP.api_version,
-        "kind": CONFIG_MAP.name,
-        "metadata": _owned(server, owner, name=server.name),
-        "immutable": True,
-        "binaryData": {_ARCHIVE: base64.b64encode(archive()).decode("ascii")},
-    }
+def code(server: Server) -> Document:
+    """Return the ConfigMap with the server's code."""
+    data = {_ARCHIVE: base64.b64encode(archive()).decode("ascii")}
+    return CONFIG_MAP.document(_metadata(server, server.name), immutable=True, binaryData=data)
 
 
-def grpc_service(server: Server, owner: Document | None) -> Document:
-    """Return the Service by which a Gateway asks a revision over gRPC, which goes with `owner`; None: that is not made yet.
+def grpc_service(server: Server) -> Document:
+    """Return the Service by which a Gateway asks a revision over gRPC.
 
     The platform's own Service has one port, and does not say that its pods speak HTTP/2 without TLS.
     """
-    return {
-        "apiVersion": SERVICE.api_version,
-        "kind": SERVICE.name,
-        "metadata": _owned(server, owner, name=names.grpc_service_name(server.name)),
-        "spec": {"selector": server.labels, "ports": [grpc_port()]},
-    }
+    metadata = _metadata(server, names.grpc_service_name(server.name))
+    return SERVICE.document(metadata, spec={"selector": server.labels, "ports": [grpc_port()]})
+
+
+def _metadata(server: Server, name: str) -> Document:
+    return {"name": name, "namespace": server.site.namespace, "labels": server.labels}
 
 
 def grpc_port() -> Document:
@@ -131,20 +126,6 @@ def grpc_port() -> Document:
         "protocol": "TCP",
         "appProtocol": "kubernetes.io/h2c",
     }
-
-
-def _owned(server: Server, owner: Document | None, *, name: str) -> Document:
-    """The metadata of an object that is deleted with `owner`."""
-    metadata = {"name": name, "namespace": server.site.namespace, "labels": server.labels}
-    if owner is None:
-        return metadata
-    return {**metadata, "ownerReferences": [whose(owner)]}
-
-
-def whose(owner: Document) -> Document:
-    """Return the reference with which an object is deleted with `owner`."""
-    named = {key: owner["metadata"][key] for key in ("name", "uid")}
-    return {"apiVersion": owner["apiVersion"], "kind": owner["kind"], **named}
 
 
 def pod(server: Server, *, container: str) -> Document:

@@ -17,9 +17,9 @@ from tests.unit.backends.kubernetes.golden import (
 )
 from tests.unit.backends.kubernetes.site_objects import objects
 
+from muster.backends.kubernetes.api.kinds import owned_by
 from muster.backends.kubernetes.cluster.facts import Cluster
 from muster.backends.kubernetes.labels import QUEUE_PRIORITY
-from muster.backends.kubernetes.manifests.gangs import owned_by
 
 
 def test_the_manifests_of_jobs_are_those_that_somebody_reviewed() -> None:

@@ -18,7 +18,7 @@ from muster.backends.kubernetes.api.client import Client
 from muster.backends.kubernetes.api.kinds import Kind
 from muster.backends.kubernetes.serving import names
 from muster.backends.kubernetes.serving.kinds import ServingPlatform, platform_of
-from muster.backends.kubernetes.serving.platform import cluster_deployments
+from muster.backends.kubernetes.serving.platform import ClusterPlatform
 from muster.backends.kubernetes.serving.server import KEY
 from muster.backends.kubernetes.site import ClusterSite, PlatformOwner
 from muster.backends.releases.book import number
@@ -266,14 +266,16 @@ class World:
 
     def deployments(self, sleep: Callable[[float], None] | None = None, **changes: Any) -> Deployments:
         """Connect, as one more client. :param sleep: instead of :meth:`sleep`. :param changes: of the site."""
-        return cluster_deployments(
+        store, now, sleep = lambda: self.store, lambda: self.now, sleep or self.sleep
+        platform = ClusterPlatform(
             self.client,
             site=replace(self.site, **changes),
-            store=lambda: self.store,
+            store=store,
             open_spool=self.open_spool,
-            now=lambda: self.now,
-            sleep=sleep or self.sleep,
+            now=now,
+            sleep=sleep,
         )
+        return Deployments(platform, store, now=now, sleep=sleep)
 
     def surveyed(self) -> Deployments:
         """Connect, and know already what the cluster offers, so that the next act asks for no more than it needs."""

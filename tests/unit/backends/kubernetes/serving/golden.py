@@ -15,7 +15,7 @@ from tests import golden
 from tests.unit.backends.kubernetes import golden as of_jobs
 from tests.unit.backends.kubernetes.golden import DIGEST
 
-from muster.backends.kubernetes.api.kinds import Document
+from muster.backends.kubernetes.api.kinds import Document, owned_by
 from muster.backends.kubernetes.serving.kinds import inference_service, seldon_deployment
 from muster.backends.kubernetes.serving.route import Route, write_route
 from muster.backends.kubernetes.serving.server import Server, code, grpc_service
@@ -113,7 +113,7 @@ def owner_of(made: Server) -> Document:
 
 
 def _with_code(made: Server) -> Document:
-    document = code(made, owner_of(made))
+    document = owned_by(code(made), owner_of(made))
     (name,) = document["binaryData"]
     return {**document, "binaryData": {name: "THE SERVERS' CODE"}}
 
@@ -128,7 +128,7 @@ def examples() -> Mapping[str, Document]:
         "logged": inference_service(server(LOGGED, "r4")),
         "seldon-logged": seldon_deployment(server(spec(log=RequestLog()), "r1")),
         "over-grpc": inference_service(server(spec(grpc=True), "r1")),
-        "grpc-service": grpc_service(server(spec(grpc=True), "r1"), owner_of(server(spec(), "r1"))),
+        "grpc-service": owned_by(grpc_service(server(spec(grpc=True), "r1")), owner_of(server(spec(), "r1"))),
         "code": _with_code(server(spec(), "r1")),
         "seldon": seldon_deployment(server(spec(), "r1")),
         "seldon-scaled": seldon_deployment(server(WRAPPED, "r2", ANYWHERE)),

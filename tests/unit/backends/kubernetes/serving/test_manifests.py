@@ -112,9 +112,7 @@ def test_a_server_counts_inputs_where_a_rule_asks_for_it(kind: str) -> None:
 
 def test_the_code_is_that_of_the_servers_and_the_same_each_time() -> None:
     made = server(spec(), "r1")
-    owner = inference_service(made)
-    owner["metadata"]["uid"] = "uid-1"
-    (packed,) = code(made, owner)["binaryData"].values()
+    (packed,) = code(made)["binaryData"].values()
     with zipfile.ZipFile(io.BytesIO(base64.b64decode(packed))) as opened:
         assert opened.testzip() is None
         found = set(opened.namelist())
@@ -126,7 +124,7 @@ def test_the_code_is_that_of_the_servers_and_the_same_each_time() -> None:
         "muster_serving/seldon_model.py",
     } <= found
     archive.cache_clear()
-    assert code(made, owner)["binaryData"] == {"serving.zip": packed}
+    assert code(made)["binaryData"] == {"serving.zip": packed}
     assert len(packed) < 500_000
 
 
