@@ -19,7 +19,7 @@ from tests.chart.helm import CHART, Document, named, refused, render
 from tests.unit.volumes.service.process import Service
 
 import muster
-from muster.backends.kubernetes.manifests.secrets import check_name
+from muster.backends.kubernetes.manifests.wiring import check_name
 from muster.core.errors import SpecError
 
 pytestmark = pytest.mark.chart

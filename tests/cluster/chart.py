@@ -30,8 +30,8 @@ from tests.cluster.authority import Authority
 from tests.cluster.layout import CLAIM, Layout
 
 from muster.backends.base import Backend
+from muster.backends.kubernetes.api.access import connect
 from muster.backends.kubernetes.api.client import Client
-from muster.backends.kubernetes.api.connection import connect
 from muster.core.errors import MusterError
 from muster.volumes.service.client import ServiceStore
 from muster.volumes.service.tokens import operator_token, read_keys

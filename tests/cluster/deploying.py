@@ -17,9 +17,8 @@ from tests.cluster.layout import Layout
 from tests.cluster.scripted import connection
 from tests.waiting import eventually
 
-from muster.backends.kubernetes.api.access import Access
+from muster.backends.kubernetes.api.access import Access, connect
 from muster.backends.kubernetes.api.client import Client
-from muster.backends.kubernetes.api.connection import connect
 from muster.backends.kubernetes.api.kinds import SELDON_DEPLOYMENT
 from muster.backends.kubernetes.cluster.discovery import serves
 from muster.backends.kubernetes.serving import names

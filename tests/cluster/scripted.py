@@ -18,7 +18,7 @@ from tests.cluster.inside import IMAGE, NAMESPACE
 from tests.cluster.layout import API_URL, Layout
 
 from muster.backends.kubernetes import labels
-from muster.backends.kubernetes.api.access import ClientAccess
+from muster.backends.kubernetes.api.access import Access
 from muster.backends.kubernetes.api.client import Client
 from muster.backends.kubernetes.api.kinds import (
     EVENT,
@@ -31,7 +31,7 @@ from muster.backends.kubernetes.api.kinds import (
     Kind,
     kind_of,
 )
-from muster.backends.kubernetes.api.lean import whole
+from muster.backends.kubernetes.api.watching import without_managers
 from muster.backends.kubernetes.cluster.discovery import discover
 from muster.backends.kubernetes.cluster.facts import Cluster
 from muster.backends.kubernetes.manifests.gangs import documents, owned_by
@@ -85,7 +85,7 @@ SITE = ClusterSite(
 _RECORDINGS = "MUSTER_RECORDINGS"
 
 
-def connection(of: Layout, account: str = accounts.OPERATOR) -> ClientAccess:
+def connection(of: Layout, account: str = accounts.OPERATOR) -> Access:
     """Return a connection with the rights of a service account of the jobs' namespace, good for a day."""
     from kubernetes.client import ApiClient, Configuration
     from urllib3 import Retry
@@ -95,7 +95,7 @@ def connection(of: Layout, account: str = accounts.OPERATOR) -> ClientAccess:
     configuration.ssl_ca_cert = str(of.credentials / "ca.crt")
     configuration.api_key["authorization"] = f"Bearer {accounts.token(of, account)}"
     configuration.retries = Retry(total=0)
-    return ClientAccess(ApiClient(configuration))
+    return Access.of(ApiClient(configuration))
 
 
 def job(name: str, *roles: Role, **changes: Any) -> JobSpec:
@@ -203,7 +203,7 @@ def jobs(of: Layout, *, groups: bool = False) -> Iterator[Jobs]:
     with (
         may_group(of) if groups else nullcontext(),
         closing(
-            Mirror(client, namespace=NAMESPACE, kinds=kinds, read=lambda _: whole)
+            Mirror(client, namespace=NAMESPACE, kinds=kinds, read=lambda _: without_managers)
         ) as mirror,  # to be recorded
     ):
         mirror.wait(timeout_seconds=30)

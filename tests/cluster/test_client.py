@@ -15,8 +15,8 @@ from tests.cluster.layout import Layout
 from tests.cluster.scripted import CLAIM, SITE, SMALL, WAIT, Jobs, connection, job, jobs
 
 from muster.backends.capacity import QueuePlace
+from muster.backends.kubernetes.api.access import connect
 from muster.backends.kubernetes.api.client import Client
-from muster.backends.kubernetes.api.connection import connect
 from muster.backends.kubernetes.api.kinds import (
     JOB_SET,
     NODE,

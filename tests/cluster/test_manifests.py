@@ -22,7 +22,7 @@ pytestmark = pytest.mark.cluster
 
 @pytest.fixture(scope="module")
 def admin() -> Client:
-    from muster.backends.kubernetes.api.connection import connect
+    from muster.backends.kubernetes.api.access import connect
 
     return Client(connect(kubeconfig=layout().kubeconfig))
 

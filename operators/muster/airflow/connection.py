@@ -95,7 +95,7 @@ def _access(connection: Connection, conn_id: str) -> Access:
     from kubernetes.config import ConfigException
     from yaml import YAMLError
 
-    from muster.backends.kubernetes.api.connection import access_of
+    from muster.backends.kubernetes.api.access import access_of
 
     try:
         configured = KubernetesHook(conn_id=conn_id).get_conn()

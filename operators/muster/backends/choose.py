@@ -51,7 +51,7 @@ def open_place(
 
 
 def _named(path: Path) -> NamedCluster:
-    from muster.backends.kubernetes.api.connection import connect
+    from muster.backends.kubernetes.api.access import connect
     from muster.backends.kubernetes.cluster_file import read_file
     from muster.backends.kubernetes.place import NamedCluster
 

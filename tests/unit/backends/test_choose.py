@@ -16,7 +16,7 @@ from urllib3 import PoolManager
 
 import muster
 from muster.backends.choose import open_place
-from muster.backends.kubernetes.api.access import PlainAccess
+from muster.backends.kubernetes.api.access import Access
 from muster.backends.kubernetes.cluster_file import ClusterSettings
 from muster.backends.kubernetes.place import NamedCluster
 from muster.backends.kubernetes.site import ClusterSite
@@ -35,7 +35,7 @@ from muster.core.settings import Settings
 def test_where_deployments_are_served(tmp_path: Path, site: ClusterSite, why: str) -> None:
     settings = Settings(home=tmp_path / "home", cache=tmp_path / "cache")
     written = ClusterSettings(site=site, token="t", store_url=site.store_url)
-    access = PlainAccess(host="https://127.0.0.1:1", pool=PoolManager())
+    access = Access(host="https://127.0.0.1:1", pool=PoolManager(), headers=dict)
     with closing(open_place(settings, cluster=lambda: NamedCluster(written, lambda: access))) as place:
         deployments = place.deployments
         assert why in deployments.limits.only_whole

@@ -25,8 +25,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from muster.backends.kubernetes.api.access import connect
 from muster.backends.kubernetes.api.client import Client
-from muster.backends.kubernetes.api.connection import connect
 from muster.backends.kubernetes.api.kinds import NODE, POD, Document
 from muster.backends.kubernetes.api.watching import Change, ChangeWatch
 from muster.backends.kubernetes.cluster.facts import condition

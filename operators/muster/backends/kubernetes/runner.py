@@ -21,8 +21,8 @@ from muster.backends.jobs.ending import is_decided
 from muster.backends.jobs.runner import Look
 from muster.backends.kubernetes.api.client import Client
 from muster.backends.kubernetes.api.kinds import Document
+from muster.backends.kubernetes.cluster.discovery import QUICK_SECONDS, Survey
 from muster.backends.kubernetes.cluster.facts import Flavor, condition, holds
-from muster.backends.kubernetes.cluster.survey import QUICK_SECONDS, Survey
 from muster.backends.kubernetes.labels import JOB as JOB_LABEL
 from muster.backends.kubernetes.lifecycle.ending import JobEnding
 from muster.backends.kubernetes.lifecycle.resizing import Resizing, as_made
@@ -32,9 +32,8 @@ from muster.backends.kubernetes.manifests.pods import OWN_SECONDS
 from muster.backends.kubernetes.site import ClusterSite
 from muster.backends.kubernetes.state.observe import ObservedJob, completed, merged, observe
 from muster.backends.kubernetes.state.queueing import reckoned_places
-from muster.backends.kubernetes.state.roots import find_root
 from muster.backends.kubernetes.state.seen import JobObjects, seconds
-from muster.backends.kubernetes.state.sight import Sight
+from muster.backends.kubernetes.state.sight import Sight, find_root
 from muster.backends.kubernetes.state.verdicts import overdue, vanished, verdict
 from muster.backends.tracking import URI, Tracking
 from muster.core.errors import BackendError, Forbidden, Unreachable

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 
+from muster.backends.kubernetes.api.access import connect
 from muster.backends.kubernetes.api.client import Client
-from muster.backends.kubernetes.api.connection import connect
 from muster.backends.kubernetes.api.kinds import SECRET, Document
 from muster.backends.kubernetes.cluster.facts import Cluster
 from muster.backends.kubernetes.lifecycle.submitting import try_out

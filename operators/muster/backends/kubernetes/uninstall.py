@@ -10,8 +10,8 @@ import argparse
 import sys
 from collections.abc import Iterator, Sequence
 
+from muster.backends.kubernetes.api.access import connect
 from muster.backends.kubernetes.api.client import Client
-from muster.backends.kubernetes.api.connection import connect
 from muster.backends.kubernetes.api.kinds import (
     CLUSTER_QUEUE,
     INFERENCE_SERVICE,

@@ -11,7 +11,7 @@ import ssl
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http.client import RemoteDisconnected
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -21,7 +21,7 @@ from urllib.parse import parse_qs, urlsplit
 from urllib3 import BaseHTTPResponse, HTTPResponse, PoolManager, Timeout
 from urllib3.exceptions import ProtocolError, ReadTimeoutError
 
-from muster.backends.kubernetes.api.access import ClientAccess
+from muster.backends.kubernetes.api.access import Access
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,8 @@ class ApiServer:
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         return answer(asked) if callable(answer) else answer
 
-    def api(self) -> ClientAccess:
+    def api(self, renew: Callable[[object], None] | None = None) -> Access:
+        """Return an access by the Kubernetes client. :param renew: renews its credentials."""
         from kubernetes.client import ApiClient, Configuration
         from urllib3 import Retry
 
@@ -73,13 +74,12 @@ class ApiServer:
         configuration.retries = Retry(total=0)
         configuration.ssl_ca_cert = self.authority
         configuration.api_key["authorization"] = "Bearer secret-token"
-        return ClientAccess(ApiClient(configuration))
+        configuration.refresh_api_key_hook = renew
+        return Access.of(ApiClient(configuration))
 
-    def near(self) -> ClientAccess:
+    def near(self) -> Access:
         """Return an access by which a request is a call in this process; what is read as it comes is still HTTP's."""
-        access = self.api()
-        access.api.rest_client.pool_manager = _Near(self)
-        return access
+        return replace(self.api(), pool=_Near(self))
 
 
 class _Near(PoolManager):

@@ -24,7 +24,7 @@ from muster.backends.kubernetes.api.kinds import JOB, JOB_SET, SECRET, Kind
 from muster.backends.kubernetes.api.transport import Transport
 from muster.backends.kubernetes.runner import KubernetesRunner
 from muster.backends.kubernetes.site import ClusterSite
-from muster.backends.kubernetes.state.roots import secret_of
+from muster.backends.kubernetes.state.sight import secret_of
 from muster.core.data import OutputTarget
 from muster.core.job import JobSpec, Role
 from muster.core.resources import Resources

@@ -6,16 +6,20 @@ That client takes a third of a second to import, more than all else that ``muste
 from __future__ import annotations
 
 import base64
+import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import muster
+from muster.core.errors import SpecError
+from muster.core.extras import need
 
 if TYPE_CHECKING:
-    from kubernetes.client import ApiClient
+    from kubernetes.client import ApiClient, Configuration
     from urllib3 import PoolManager
 
 _CONNECTIONS = 16  # that are kept; more are opened where more threads ask
@@ -29,73 +33,42 @@ _OF_USER = {
 _PROXIES = ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy")
 
 
-class Access(Protocol):
-    """One API server, for one account."""
-
-    @property
-    def host(self) -> str:
-        """Its address."""
-
-    @property
-    def pool(self) -> PoolManager:
-        """Where its connections come from."""
-
-    def headers(self) -> dict[str, str]:
-        """Return who asks, with credentials renewed if they have run out.
-
-        :raises OSError: or ValueError, what renews them fails.
-        """
-
-
-class ClientAccess:
-    """By the Kubernetes client, with whatever its configuration says."""
-
-    def __init__(self, api: ApiClient) -> None:
-        self.api = api
-
-    @property
-    def host(self) -> str:
-        """The address of the API server."""
-        return str(self.api.configuration.host)
-
-    @property
-    def pool(self) -> PoolManager:
-        """The client's own."""
-        found: PoolManager = self.api.rest_client.pool_manager
-        return found
-
-    def headers(self) -> dict[str, str]:
-        """Return the client's own headers, and its credentials."""
-        from kubernetes.config import ConfigException
-
-        headers = dict(self.api.default_headers)
-        try:
-            self.api.update_params_for_auth(headers, [], ["BearerToken"])
-        except ConfigException as error:  # a login program fails
-            raise ValueError(str(error)) from error
-        return headers
-
-
 @dataclass(frozen=True, kw_only=True)
-class PlainAccess:
-    """With a token or a client's certificate that a kubeconfig holds. Safe to share between threads."""
+class Access:
+    """One API server, for one account. Safe to share between threads.
+
+    :param pool: where its connections come from.
+    :param headers: returns who asks, with credentials renewed if they have run out; it raises OSError or ValueError
+        where what renews them fails.
+    """
 
     host: str
     pool: PoolManager
-    token: str = field(default="", repr=False)
+    headers: Callable[[], dict[str, str]] = field(repr=False)
 
-    def headers(self) -> dict[str, str]:
-        """Return who asks."""
-        signed = {"Authorization": f"Bearer {self.token}"} if self.token else {}
-        return {"User-Agent": user_agent(), **signed}
+    @classmethod
+    def of(cls, api: ApiClient) -> Access:
+        """Return what the Kubernetes client has, with whatever its configuration says."""
+
+        def headers() -> dict[str, str]:
+            from kubernetes.config import ConfigException
+
+            found = dict(api.default_headers)
+            try:
+                api.update_params_for_auth(found, [], ["BearerToken"])
+            except ConfigException as error:  # a login program fails
+                raise ValueError(str(error)) from error
+            return found
+
+        return cls(host=str(api.configuration.host), pool=api.rest_client.pool_manager, headers=headers)
 
 
-def user_agent() -> str:
+def _user_agent() -> str:
     """Return what API servers write into their logs."""
     return f"muster/{muster.__version__}"
 
 
-def plain_access(kubeconfig: Path, context: str | None, environment: Mapping[str, str]) -> PlainAccess | None:
+def plain_access(kubeconfig: Path, context: str | None, environment: Mapping[str, str]) -> Access | None:
     """Return the access that a file gives; None where it takes the Kubernetes client to know, or to say what is wrong.
 
     :param context: the file's current one if it is not given.
@@ -110,7 +83,7 @@ def plain_access(kubeconfig: Path, context: str | None, environment: Mapping[str
         return None
 
 
-def _read(path: Path, context: str | None) -> PlainAccess | None:
+def _read(path: Path, context: str | None) -> Access | None:
     import yaml
 
     config = yaml.load(path.read_bytes(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506
@@ -121,11 +94,10 @@ def _read(path: Path, context: str | None) -> PlainAccess | None:
     known = cluster.keys() <= _OF_CLUSTER and user.keys() <= _OF_USER
     if not known or not host.startswith(("https://", "http://")):
         return None  # a login program, a proxy, what comes next
-    return PlainAccess(
-        host=host,
-        pool=_pool(cluster, user, path.parent),
-        token=str(user.get("token") or ""),
-    )
+    headers = {"User-Agent": _user_agent()}
+    if user.get("token"):
+        headers["Authorization"] = f"Bearer {user['token']}"
+    return Access(host=host, pool=_pool(cluster, user, path.parent), headers=lambda: dict(headers))
 
 
 def _named(entries: list[dict[str, Any]], name: str) -> dict[str, Any]:
@@ -173,3 +145,86 @@ def _signed(certificate: str, key: str, *, insecure: bool, trusted: bool) -> Any
     if trusted:
         context.load_default_certs()
     return context
+
+
+_DEFAULT = Path("~/.kube/config")
+
+
+def connect(
+    *,
+    kubeconfig: Path | str | None = None,
+    context: str | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> Access:
+    """Return a connection; nothing is sent yet.
+
+    :param kubeconfig: if not given, ``KUBECONFIG``, then ``~/.kube/config``, then the account of
+        the pod that this process runs in.
+    :raises SpecError: there is none, or it cannot be read; the message says where was looked.
+    """
+    env = os.environ if environment is None else environment
+    place = _place(kubeconfig, env)
+    access = plain_access(Path(place), context, env) if place is not None else None
+    return access or by_client(place, context, env)
+
+
+def by_client(place: str | None, context: str | None, env: Mapping[str, str]) -> Access:
+    """Read a kubeconfig with the Kubernetes client: it knows every way to authenticate, and takes longer to import."""
+    need("kubernetes", what="this way to authenticate to a cluster")
+    from kubernetes.client import Configuration
+
+    configuration: Configuration = Configuration()
+    if place is None:
+        _in_cluster(configuration, env)
+    else:
+        _from_file(configuration, place, context)
+    return access_of(configuration)
+
+
+def access_of(configuration: Configuration) -> Access:
+    """Return a connection that is configured so, with our own patience; `configuration` stays as it is."""
+    from kubernetes.client import ApiClient
+    from urllib3 import Retry
+
+    own = deepcopy(configuration)
+    own.retries = Retry(total=0)  # ours wait in between, and say what they wait for
+    api = ApiClient(own)
+    api.user_agent = _user_agent()
+    return Access.of(api)
+
+
+def _place(kubeconfig: Path | str | None, env: Mapping[str, str]) -> str | None:
+    if kubeconfig is not None:
+        return str(Path(kubeconfig).expanduser())
+    if env.get("KUBECONFIG"):
+        return env["KUBECONFIG"]  # may be several, with ':' between them
+    default = _DEFAULT.expanduser()
+    return str(default) if default.is_file() else None
+
+
+def _from_file(configuration: Configuration, place: str, context: str | None) -> None:
+    from kubernetes.config import ConfigException, load_kube_config
+    from yaml import YAMLError
+
+    try:
+        load_kube_config(place, context, configuration, persist_config=False)
+    except (ConfigException, YAMLError, OSError, TypeError, ValueError) as error:
+        wanted = f", context {context}" if context else ""
+        raise SpecError(f"kubeconfig {place}{wanted} cannot be used: {error}") from error
+
+
+def _in_cluster(configuration: Configuration, env: Mapping[str, str]) -> None:
+    from kubernetes.config import ConfigException, load_incluster_config
+
+    if not env.get("KUBERNETES_SERVICE_HOST"):
+        raise SpecError(
+            f"no cluster: there is no {_DEFAULT}, KUBECONFIG is not set, and this process runs in no pod; "
+            "name a kubeconfig"
+        )
+    try:
+        load_incluster_config(configuration)
+    except ConfigException as error:
+        raise SpecError(
+            f"this pod's service account cannot be used: {error}; "
+            "set automountServiceAccountToken: true on the pod that muster runs in, or name a kubeconfig"
+        ) from error

@@ -14,8 +14,7 @@ from typing import Any
 
 from muster.backends.base import PATIENCE_SECONDS
 from muster.backends.kubernetes.api.access import Access
-from muster.backends.kubernetes.api.kinds import ACCESS_REVIEW, Document, Kind, kind_of
-from muster.backends.kubernetes.api.lean import Read
+from muster.backends.kubernetes.api.kinds import ACCESS_REVIEW, Document, Kind, Read, kind_of
 from muster.backends.kubernetes.api.refusals import ApiRequest, Expired
 from muster.backends.kubernetes.api.transport import JSON, Transport
 from muster.core.errors import BackendError, Conflict, NotFound
@@ -32,8 +31,8 @@ _DISCOVERY = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryLi
 class Client:
     """Reads and writes objects of one cluster. Safe to share between threads.
 
-    :param access: what :func:`~muster.backends.kubernetes.api.connection.connect` returns, or of a client that
-        Airflow's ``KubernetesHook`` configured, :func:`~muster.backends.kubernetes.api.connection.access_of`.
+    :param access: what :func:`~muster.backends.kubernetes.api.access.connect` returns, or of a client that
+        Airflow's ``KubernetesHook`` configured, :func:`~muster.backends.kubernetes.api.access.access_of`.
     :param patience_seconds: how long it goes on asking an API server that is away.
     """
 

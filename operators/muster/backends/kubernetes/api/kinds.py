@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 from urllib.parse import quote
@@ -14,6 +14,9 @@ Document: TypeAlias = dict[str, Any]
 
 A whole object has ``apiVersion``, ``kind`` and ``metadata``; :func:`kind_of` refuses one that muster does not know.
 """
+
+Read = Callable[[Document], Document]
+"""Is given every JSON object of an answer, the innermost first; what it returns takes that one's place."""
 
 
 @dataclass(frozen=True, kw_only=True)

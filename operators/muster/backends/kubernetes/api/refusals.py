@@ -84,18 +84,16 @@ class ApiRequest:
 def refusal(request: ApiRequest, code: int, status: Status) -> MusterError:
     """Return the error for an answer of `code` whose body was `status`, a ``Status`` of ``v1``."""
     said = one_line(str(status.get("message") or "")) or f"HTTP {code}"
-    down = _WEBHOOK_DOWN.search(said)
-    if down:
+    if down := _WEBHOOK_DOWN.search(said):
         return _webhook_down(request, *down.groups())
-    denied = _WEBHOOK_NO.search(said)
-    if denied:
+    if denied := _WEBHOOK_NO.search(said):
         return SpecError(f"{request}: webhook {denied[1]} refuses it: {denied[2]}")
-    special = _SPECIAL.get(code)
-    if special is not None:
+    if special := _SPECIAL.get(code):
         return special(request, status, said)
-    if code in _PASSING:
-        return Unreachable(f"{request}: the API server answers HTTP {code}: {said}")
-    return BackendError(f"{request}: the API server answers HTTP {code}: {said}")
+    if plain := _PLAIN.get(code):
+        return plain(f"{request}: {said}")
+    kind = Unreachable if code in _PASSING else BackendError
+    return kind(f"{request}: the API server answers HTTP {code}: {said}")
 
 
 def read_status(body: bytes) -> Status:
@@ -129,16 +127,15 @@ def _unauthorized(request: ApiRequest, _status: Status, said: str) -> MusterErro
 
 
 def _forbidden(request: ApiRequest, status: Status, said: str) -> MusterError:
-    rights = _RBAC.search(said)
-    if rights:
+    if rights := _RBAC.search(said):
         return _no_rights(request, *rights.groups())
-    path = _RBAC_PATH.search(said)
-    if path:
+    if path := _RBAC_PATH.search(said):
         user, verb, where = path.groups()
         return Forbidden(f"{user} may not {verb} {where}: bind it to the ClusterRole system:discovery")
     if "not yet ready to handle request" in said:  # admission, in an API server that starts
         return Unreachable(f"{request}: the API server is not ready: {said}")
-    if "NamespaceTerminating" in _reasons(status) or "because it is being terminated" in said:
+    reasons = {str(cause.get("reason")) for cause in _causes(status)}
+    if "NamespaceTerminating" in reasons or "because it is being terminated" in said:
         return SpecError(
             f"{request}: namespace {request.namespace} is being deleted and takes nothing new: "
             "use another, or make it again when it is gone"
@@ -149,8 +146,9 @@ def _forbidden(request: ApiRequest, status: Status, said: str) -> MusterError:
 
 
 def _no_rights(request: ApiRequest, user: str, verb: str, resource: str, group: str) -> MusterError:
-    role = "Role" if request.namespace else "ClusterRole"
-    where = f" in namespace {request.namespace}" if request.namespace else " in the whole cluster"
+    role, where = "ClusterRole", " in the whole cluster"
+    if request.namespace:
+        role, where = "Role", f" in namespace {request.namespace}"
     return Forbidden(
         f"{user} may not {verb} {resource}{where}: give it a {role} with "
         f'apiGroups: ["{group}"], resources: ["{resource}"], verbs: ["{verb}"]'
@@ -170,18 +168,8 @@ def _not_found(request: ApiRequest, status: Status, said: str) -> MusterError:
     return NotFound(f"{request}: {said}")
 
 
-def _conflict(request: ApiRequest, _status: Status, said: str) -> MusterError:
-    return Conflict(f"{request}: {said}")
-
-
-def _expired(request: ApiRequest, _status: Status, said: str) -> MusterError:
-    return Expired(f"{request}: {said}")
-
-
 def _invalid(request: ApiRequest, status: Status, said: str) -> MusterError:
-    causes = [
-        f"{cause.get('field')}: {cause.get('message')}" for cause in _causes(status) if cause.get("field")
-    ]
+    causes = [f"{each.get('field')}: {each.get('message')}" for each in _causes(status) if each.get("field")]
     more = len(causes) - _CAUSES_SHOWN
     text = "; ".join(causes[:_CAUSES_SHOWN]) + (f" and {more} more" if more > 0 else "")
     return SpecError(f"{request}: the API server refuses it: {text or said}")
@@ -191,17 +179,12 @@ def _causes(status: Status) -> list[Mapping[str, Any]]:
     return list((status.get("details") or {}).get("causes") or ())
 
 
-def _reasons(status: Status) -> set[str]:
-    return {str(cause.get("reason")) for cause in _causes(status)}
-
-
 _SPECIAL = {
     400: _invalid,
     401: _unauthorized,
     403: _forbidden,
     404: _not_found,
-    409: _conflict,
-    410: _expired,
     413: _invalid,
     422: _invalid,
 }
+_PLAIN = {409: Conflict, 410: Expired}

@@ -10,10 +10,8 @@ from __future__ import annotations
 import http.client
 import json
 import ssl
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
@@ -49,20 +47,13 @@ class Transport:
         access: Access,
         *,
         patience_seconds: float,
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float],
+        sleep: Callable[[float], None],
     ) -> None:
         self._access = access
         self._clock = clock
         self._sleep = sleep
-        self._patience = partial(
-            Patience,
-            patience_seconds,
-            first=_FIRST_PAUSE_SECONDS,
-            longest=_LONGEST_PAUSE_SECONDS,
-            clock=clock,
-            sleep=sleep,
-        )
+        self._patience_seconds = patience_seconds
 
     @property
     def host(self) -> str:
@@ -80,7 +71,14 @@ class Transport:
         :raises Unreachable: there was none for as long as patience lasts.
         :raises MusterError: it is refused: see :mod:`~muster.backends.kubernetes.api.refusals`.
         """
-        patience, sure = self._patience(), False
+        patience = Patience(
+            self._patience_seconds,
+            first=_FIRST_PAUSE_SECONDS,
+            longest=_LONGEST_PAUSE_SECONDS,
+            clock=self._clock,
+            sleep=self._sleep,
+        )
+        sure = False
         while True:
             try:
                 return bytes(self._send(request, **how).data)
@@ -89,9 +87,8 @@ class Transport:
                 if patience.spent or (sure and forbidden):
                     raise _given_up(error, patience.waited) from error
                 sure = forbidden and self._is_ready()
-                if (
-                    not sure and not patience.wait()
-                ):  # it may have become ready just now: it is asked once more
+                # It may have become ready just now: then it is asked once more, at once.
+                if not sure and not patience.wait():
                     raise _given_up(error, patience.waited) from error
 
     def proxied(
@@ -112,13 +109,7 @@ class Transport:
         """
         try:
             response = self._exchange(
-                request,
-                path=path,
-                body=body,
-                content_type=JSON,
-                accept="*/*",
-                read_seconds=seconds,
-                headers=headers,
+                request, path=path, body=body, accept="*/*", read_seconds=seconds, headers=headers
             )
         except Unreachable as error:
             if not _silent(error):
@@ -133,14 +124,7 @@ class Transport:
         404: something in between does not tell.
         """
         try:
-            response = self._exchange(
-                ApiRequest(verb="get"),
-                path="/readyz",
-                body=None,
-                content_type=JSON,
-                accept="*/*",
-                read_seconds=_READ_SECONDS,
-            )
+            response = self._exchange(ApiRequest(verb="get"), path="/readyz", accept="*/*")
         except Forbidden:  # the credentials cannot be read
             return True
         except MusterError:
@@ -185,20 +169,14 @@ class Transport:
         path: str | None = None,
         query: Mapping[str, str] | None = None,
         body: Document | None = None,
-        content_type: str = JSON,
-        accept: str = JSON,
-        read_seconds: float = _READ_SECONDS,
-        stream: bool = False,
+        **how: Any,
     ) -> BaseHTTPResponse:
-        """Ask once, and translate what goes wrong."""
+        """Ask once, and translate what goes wrong. :param how: as in :meth:`_exchange`."""
         response = self._exchange(
             request,
             path=f"{path or request.path}?{urlencode(query or {})}",
             body=None if body is None else json.dumps(body).encode(),
-            content_type=content_type,
-            accept=accept,
-            read_seconds=read_seconds,
-            stream=stream,
+            **how,
         )
         if not 200 <= response.status < 300:
             raise refusal(request, response.status, read_status(response.data))
@@ -209,10 +187,10 @@ class Transport:
         request: ApiRequest,
         *,
         path: str,
-        body: bytes | None,
-        content_type: str,
-        accept: str,
-        read_seconds: float,
+        body: bytes | None = None,
+        content_type: str = JSON,
+        accept: str = JSON,
+        read_seconds: float = _READ_SECONDS,
         stream: bool = False,
         headers: Mapping[str, str] = MappingProxyType({}),
     ) -> BaseHTTPResponse:

@@ -16,8 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from muster.backends.kubernetes.api.client import Client
-from muster.backends.kubernetes.api.kinds import Document, Kind
-from muster.backends.kubernetes.api.lean import Read, whole
+from muster.backends.kubernetes.api.kinds import Document, Kind, Read
 from muster.backends.kubernetes.api.refusals import ApiRequest, Expired, refusal
 from muster.backends.kubernetes.api.transport import SilentServer
 from muster.core.errors import BackendError, MusterError
@@ -52,6 +51,12 @@ class Change:
     whole: bool = False
 
 
+def without_managers(found: Document) -> Document:
+    """Leave out who wrote which field, which is half of an object."""
+    found.pop("managedFields", None)
+    return found
+
+
 class ChangeWatch:
     """The changes of one kind of object in one namespace.
 
@@ -67,7 +72,7 @@ class ChangeWatch:
         namespace: str | None,
         labels: str = "",
         fields: str = "",
-        read: Read = whole,
+        read: Read = without_managers,
     ) -> None:
         self._client = client.patient(0.0)  # the pauses are ours, so that close() ends them
         self.kind = kind

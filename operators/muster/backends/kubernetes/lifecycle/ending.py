@@ -14,9 +14,8 @@ from muster.backends.kubernetes.api.client import Client
 from muster.backends.kubernetes.api.kinds import Document
 from muster.backends.kubernetes.site import ClusterSite
 from muster.backends.kubernetes.state.observe import ObservedJob, merged
-from muster.backends.kubernetes.state.roots import delete_root, find_root
 from muster.backends.kubernetes.state.seen import seconds
-from muster.backends.kubernetes.state.sight import Sight
+from muster.backends.kubernetes.state.sight import Sight, delete_root, find_root
 from muster.core.job import JobSpec
 from muster.core.status import JobState, JobStatus
 from muster.core.verdict import Verdict

@@ -23,14 +23,14 @@ from muster.backends.jobs.ending import is_decided
 from muster.backends.kubernetes import labels
 from muster.backends.kubernetes.api.client import Client
 from muster.backends.kubernetes.api.kinds import POD_GROUP, SECRET, Document, kind_of, owned_by
+from muster.backends.kubernetes.cluster.discovery import Survey
 from muster.backends.kubernetes.cluster.facts import Cluster
 from muster.backends.kubernetes.cluster.feasibility import check_job, check_place, choose_queue, pod_sets
-from muster.backends.kubernetes.cluster.survey import Survey
 from muster.backends.kubernetes.manifests.gangs import Documents, documents
 from muster.backends.kubernetes.manifests.pods import OWN_SECONDS
 from muster.backends.kubernetes.manifests.wiring import Submission
 from muster.backends.kubernetes.site import ClusterSite
-from muster.backends.kubernetes.state.roots import attempt_of, delete_root, find_root, secret_of
+from muster.backends.kubernetes.state.sight import attempt_of, delete_root, find_root, secret_of
 from muster.core.errors import BackendError, CannotSchedule, Conflict, SpecError
 from muster.core.job import DAY_SECONDS, JobSpec, Role
 from muster.core.resources import Resources

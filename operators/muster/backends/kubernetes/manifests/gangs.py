@@ -15,7 +15,7 @@ from typing import Any
 
 from muster.backends.kubernetes import labels
 from muster.backends.kubernetes.api.kinds import JOB, JOB_SET, POD_GROUP, SECRET, Document, Kind
-from muster.backends.kubernetes.manifests import overrides, pods, secrets
+from muster.backends.kubernetes.manifests import overrides, pods, wiring
 from muster.backends.kubernetes.manifests.wiring import Submission
 from muster.core.job import JobSpec, Role
 from muster.core.verdict import ExitCode
@@ -70,7 +70,7 @@ def documents(
     if submission.queue is not None:
         owner = _queued(owner, submission, submission.queue)
     group = [_pod_group(submission)] if submission.grouped else []
-    told = secrets.data(submission, token=token, values=values or {})
+    told = wiring.secret_data(submission, token=token, values=values or {})
     secret = _object(
         SECRET, submission, name=submission.secret, type="Opaque", immutable=True, stringData=told
     )

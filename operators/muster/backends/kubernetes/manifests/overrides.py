@@ -14,7 +14,7 @@ from typing import Any
 from muster.backends.kubernetes import labels
 from muster.backends.kubernetes.api.kinds import Document
 from muster.backends.kubernetes.cluster.facts import Cluster
-from muster.backends.kubernetes.manifests import pods, secrets
+from muster.backends.kubernetes.manifests import pods, wiring
 from muster.backends.kubernetes.manifests.wiring import Submission
 from muster.backends.kubernetes.site import ClusterSite
 from muster.core.errors import SpecError
@@ -195,7 +195,7 @@ def _added(spec: Document, value: object, path: str) -> None:
 def _pull_secrets(spec: Document, value: object, path: str) -> None:
     given = items(value, path)
     for place, each in enumerate(given):
-        secrets.check_name(f"pod override {path}[{place}].name", each.get("name"))
+        wiring.check_secret_name(f"pod override {path}[{place}].name", each.get("name"))
     spec["imagePullSecrets"] = _by("name", spec.get("imagePullSecrets", []), given)
 
 
@@ -261,7 +261,7 @@ def _check_volume(volume: Mapping[str, Any], path: str) -> None:
             raise refused(f"{path}.{kind}", why=f"these may be mounted: {', '.join(sorted(_VOLUMES))}")
     if "secret" in volume:
         name = mapping(volume, "secret", path).get("secretName")
-        secrets.check_name(f"pod override {path}.secret.secretName", name)
+        wiring.check_secret_name(f"pod override {path}.secret.secretName", name)
 
 
 def _containers(spec: Document, value: object, path: str) -> None:
@@ -301,7 +301,9 @@ def _checked_env(value: object, path: str) -> list[Mapping[str, Any]]:
         check_variable(_name_of(each, where))
         reference = mapping(mapping(each, "valueFrom", where), "secretKeyRef", where)
         if reference:
-            secrets.check_name(f"pod override {where}.valueFrom.secretKeyRef.name", reference.get("name"))
+            wiring.check_secret_name(
+                f"pod override {where}.valueFrom.secretKeyRef.name", reference.get("name")
+            )
     return given
 
 
@@ -311,7 +313,7 @@ def _checked_sources(value: object, path: str) -> list[Document]:
         where = f"{path}[{place}]"
         if "secretRef" in each:
             reference = mapping(each, "secretRef", where)
-            secrets.check_name(f"pod override {where}.secretRef.name", reference.get("name"))
+            wiring.check_secret_name(f"pod override {where}.secretRef.name", reference.get("name"))
     return deepcopy([dict(each) for each in given])
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from muster.backends.kubernetes import labels
 from muster.backends.kubernetes.api.kinds import Document
-from muster.backends.kubernetes.manifests import secrets, wiring
+from muster.backends.kubernetes.manifests import wiring
 from muster.backends.kubernetes.site import ClusterSite
 from muster.core.job import Role
 from muster.core.resources import Resources
@@ -154,7 +154,7 @@ def _main(submission: wiring.Submission, role: Role) -> Document:
 
 def _environment(submission: wiring.Submission, role: Role) -> list[Document]:
     """First what others name; a secret of the author's takes the place of a variable of ours."""
-    asked = secrets.variables(submission)
+    asked = wiring.secret_variables(submission)
     plain = wiring.variables(submission, role)
     fixed = [{"name": name, "value": value} for name, value in plain.items() if name not in asked]
     return [*wiring.counters(submission), *fixed, *asked.values()]

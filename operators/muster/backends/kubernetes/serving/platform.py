@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from muster.backends.kubernetes.api.client import Client
 from muster.backends.kubernetes.api.kinds import Document
 from muster.backends.kubernetes.api.refusals import NotServed
-from muster.backends.kubernetes.cluster.survey import QUICK_SECONDS, Survey
+from muster.backends.kubernetes.cluster.discovery import QUICK_SECONDS, Survey
 from muster.backends.kubernetes.serving import names
 from muster.backends.kubernetes.serving.gateway import Counters, Gateway
 from muster.backends.kubernetes.serving.kinds import check_platform

@@ -18,8 +18,8 @@ from muster.backends.kubernetes.api.kinds import (
     Kind,
     owned_by,
 )
+from muster.backends.kubernetes.cluster.discovery import Survey
 from muster.backends.kubernetes.cluster.facts import holds
-from muster.backends.kubernetes.cluster.survey import Survey
 from muster.backends.kubernetes.labels import selector
 from muster.backends.kubernetes.serving import names
 from muster.backends.kubernetes.serving.kinds import card_classes, platform_of

@@ -7,10 +7,19 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from muster.backends.kubernetes.api.client import Client
-from muster.backends.kubernetes.api.kinds import EVENT, JOB, JOB_SET, POD, POD_GROUP, WORKLOAD, Document, Kind
-from muster.backends.kubernetes.api.lean import Read, lean
+from muster.backends.kubernetes.api.kinds import (
+    EVENT,
+    JOB,
+    JOB_SET,
+    POD,
+    POD_GROUP,
+    WORKLOAD,
+    Document,
+    Kind,
+    Read,
+)
 from muster.backends.kubernetes.api.watching import Change, ChangeWatch
-from muster.backends.kubernetes.labels import INDEX, ROLE
+from muster.backends.kubernetes.labels import FAILURES, IGNORED, INDEX, NAME, ROLE
 from muster.backends.kubernetes.labels import JOB as JOB_LABEL
 from muster.backends.kubernetes.state.seen import JobObjects, uid_of
 from muster.core.errors import Unreachable
@@ -30,6 +39,85 @@ _KEPT_STARTS = 2
 _DEAF_SECONDS = 180.0  # all is well below two and a half minutes
 
 _Key = tuple[str, str]
+
+_METADATA = (
+    *("name", "namespace", "uid", "resourceVersion", "labels", "ownerReferences"),
+    *("creationTimestamp", "deletionTimestamp"),
+)
+_NOTES = (FAILURES, IGNORED, INDEX, NAME)
+_CONTAINER = ("name", "restartPolicy", "resources")
+
+
+def lean(kind: Kind) -> Read:
+    """Return what leaves of objects of a kind what :mod:`~.observe` and :mod:`~.verdicts` read, and their status."""
+    spec = _SPECS.get(kind)
+
+    def read(found: Document) -> Document:
+        metadata = found.get("metadata")
+        # Annotations may have such a key too, whose value is text; a template's metadata has no uid.
+        if not isinstance(metadata, dict) or "uid" not in metadata:
+            return found
+        found["metadata"] = _metadata(metadata)
+        if spec is not None and "spec" in found:
+            found["spec"] = spec(found["spec"])
+        return found
+
+    return read
+
+
+def _some(document: Mapping[str, Any], names: tuple[str, ...]) -> Document:
+    return {name: document[name] for name in names if name in document}
+
+
+def _metadata(metadata: Mapping[str, Any]) -> Document:
+    notes = _some(metadata.get("annotations") or {}, _NOTES)
+    return _some(metadata, _METADATA) | ({"annotations": notes} if notes else {})
+
+
+def _pod(spec: Mapping[str, Any]) -> Document:
+    return _some(spec, ("nodeName", "schedulingGroup"))
+
+
+def _template(template: Mapping[str, Any]) -> Document:
+    """Of a template, what its pods ask for."""
+    spec = template.get("spec") or {}
+    kept = _some(spec, ("overhead",))
+    for containers in ("containers", "initContainers"):
+        kept[containers] = [_some(each, _CONTAINER) for each in spec.get(containers) or ()]
+    return {"metadata": _some(template.get("metadata") or {}, ("labels",)), "spec": kept}
+
+
+def _job(spec: Mapping[str, Any]) -> Document:
+    return {**_some(spec, ("suspend", "parallelism")), "template": _template(spec.get("template") or {})}
+
+
+def _job_set(spec: Mapping[str, Any]) -> Document:
+    jobs = [(each.get("template") or {}).get("spec") or {} for each in spec.get("replicatedJobs") or ()]
+    roles = [{"template": {"spec": _job(each)}} for each in jobs]
+    return {**_some(spec, ("suspend",)), "replicatedJobs": roles}
+
+
+def _workload(spec: Mapping[str, Any]) -> Document:
+    """With the affinity of each pod set, which says of which flavors there is anything to tell."""
+    sets = [
+        {"name": each.get("name"), "template": {"spec": _some(pod, ("affinity",))}}
+        for each in spec.get("podSets") or ()
+        if "affinity" in (pod := (each.get("template") or {}).get("spec") or {})
+    ]
+    return _some(spec, ("queueName", "priority")) | ({"podSets": sets} if sets else {})
+
+
+def _nothing(_: Mapping[str, Any]) -> Document:
+    return {}
+
+
+_SPECS: Mapping[Kind, Read] = {
+    POD: _pod,
+    JOB: _job,
+    JOB_SET: _job_set,
+    WORKLOAD: _workload,
+    POD_GROUP: _nothing,
+}
 
 
 class Mirror:

@@ -170,8 +170,7 @@ class TestCredentials:
             raise FileNotFoundError(2, "No such file or directory", "/var/run/token")
 
         with api_server(Answer(body={})) as server:
-            api = server.api()
-            api.api.configuration.refresh_api_key_hook = gone
+            api = server.api(renew=gone)
             with pytest.raises(
                 Forbidden, match=r"the credentials for http\S+ cannot be renewed: .*/var/run/token"
             ):

@@ -12,7 +12,7 @@ from tests.unit.backends.kubernetes.cluster_jobs import Cut, World, at_request, 
 
 from muster.backends.base import Backend
 from muster.backends.kubernetes.api.kinds import JOB_SET
-from muster.backends.kubernetes.cluster.survey import QUICK_SECONDS
+from muster.backends.kubernetes.cluster.discovery import QUICK_SECONDS
 from muster.backends.kubernetes.runner import UNSEALED
 from muster.core.cancelling import UNKNOWN
 from muster.core.errors import Forbidden

@@ -9,7 +9,7 @@ from tests.unit.backends.kubernetes.fake_cluster import NAMESPACE, FakeCluster
 from muster.backends.kubernetes.api.client import Client
 from muster.backends.kubernetes.api.kinds import JOB_SET, POD, Kind
 from muster.backends.kubernetes.api.watching import ChangeWatch
-from muster.backends.kubernetes.cluster.survey import Survey
+from muster.backends.kubernetes.cluster.discovery import Survey
 from muster.backends.kubernetes.site import ClusterSite
 from muster.backends.kubernetes.state.sight import Sight
 from muster.core.errors import Forbidden, Unreachable

@@ -9,7 +9,7 @@ from tests.unit.backends.kubernetes.fake_cluster import NAMESPACE, FakeCluster
 
 from muster.backends.kubernetes.api.client import Client
 from muster.backends.kubernetes.api.kinds import JOB, JOB_SET, WORKLOAD
-from muster.backends.kubernetes.cluster.survey import QUICK_SECONDS, Survey
+from muster.backends.kubernetes.cluster.discovery import QUICK_SECONDS, Survey
 from muster.backends.kubernetes.site import ClusterSite
 from muster.core.errors import Forbidden, Unreachable
 
