@@ -76,7 +76,7 @@ test-airflow-34:  ## What differs between Airflow 3.3 and 3.4, on 3.4
 	@$(MAKE) --no-print-directory AIRFLOW=3.4 other-airflow
 
 other-airflow: $(READY)
-	$(PYTEST) -m "$(HERE)" -n 2 --dist loadfile tests/unit/airflow tests/unit/ext/page tests/unit/ext/up --ignore tests/unit/airflow/authoring/test_values.py tests/airflow/test_interruption.py tests/airflow/test_plan.py tests/airflow/test_triggering.py tests/airflow/test_assets.py tests/airflow/test_foreign_tasks.py tests/airflow/test_links.py tests/airflow/test_listener.py "tests/airflow/test_deferral.py::test_a_search_that_is_marked_failed_stops_its_trials_and_goes_on_when_it_is_cleared"
+	$(PYTEST) -m "$(HERE)" -n 2 --dist loadfile tests/unit/airflow tests/unit/ext/page tests/unit/ext/up --ignore tests/unit/airflow/authoring/test_values.py tests/airflow/test_interruption.py tests/airflow/test_plan.py tests/airflow/test_triggering.py tests/airflow/test_assets.py tests/airflow/test_foreign_tasks.py tests/airflow/test_links.py tests/airflow/test_listener.py tests/airflow/test_fab.py "tests/airflow/test_deferral.py::test_a_search_that_is_marked_failed_stops_its_trials_and_goes_on_when_it_is_cleared"
 
 soak: $(READY)  ## Many faults and long loads, those of a cluster too (root; some hours)
 	$(PYTEST) -o faulthandler_timeout=0 -m "soak and not cluster and not data"
@@ -124,7 +124,7 @@ lock: $(READY)  ## Resolve every lock again from its .in file
 	  $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	    --no-header --no-annotate $$folder/requirements.in -o $$folder/requirements.txt || exit 1; \
 	done
-	@sed 's/^apache-airflow==.*/apache-airflow==$(AIRFLOW_34)/' requirements.in | $(BIN)/uv pip compile --quiet --universal \
+	@sed 's/^apache-airflow==.*/apache-airflow==$(AIRFLOW_34)\napache-airflow-providers-fab/' requirements.in | $(BIN)/uv pip compile --quiet --universal \
 	  --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-annotate - -o requirements-airflow-3.4.txt
 	@grep -E -A40 '^uv==' requirements.txt | awk 'NR==1 || /^    --hash/ {print; next} {exit}' > requirements-uv.txt
 
