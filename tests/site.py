@@ -111,7 +111,7 @@ class Site(Author):
         assert self._up is not None
         self._up.send_signal(number)
         code = self._up.wait(timeout=seconds)
-        assert until(lambda: not self.airflow(), seconds=10), self.airflow()
+        assert until(lambda: not self.airflow()), self.airflow()
         return code
 
     # its processes

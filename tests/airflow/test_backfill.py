@@ -13,7 +13,7 @@ import httpx
 import pytest
 from tests.serving import onnx_graph
 from tests.site import Site
-from tests.waiting import until
+from tests.waiting import GUARD_SECONDS, until
 
 from muster.volumes.folder import FolderStore
 
@@ -151,7 +151,9 @@ def served(site: Site) -> str:
     """The month whose model answers."""
     (deployment,) = site.ask("deployments", "ls")
     body = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1], "data": [1.0]}]}
-    answer = httpx.post(f"{deployment['url']}/v2/models/months/infer", json=body, timeout=10, trust_env=False)
+    answer = httpx.post(
+        f"{deployment['url']}/v2/models/months/infer", json=body, timeout=GUARD_SECONDS, trust_env=False
+    )
     return f"2024-{answer.json()['outputs'][0]['data'][0]:02.0f}"
 
 

@@ -78,7 +78,7 @@ def test_what_a_failing_test_leaves_is_ended(site: Waiting) -> None:
 def test_a_deferred_task_is_followed_without_a_process(site: Waiting) -> None:
     run = site.begin("later", "deferred")
     (job_id,) = run.jobs()
-    assert until(lambda: not site.tasks(), seconds=10), "only the triggerer waits"
+    assert until(lambda: not site.tasks()), "only the triggerer waits"
     assert until(lambda: "line 3" in site.trigger_log(run))
     ledger = FolderStore(site.home / "store").ledger
     assert until(lambda: run.run_id in {note.run.run_id for note in ledger.run_notes()})
@@ -204,7 +204,7 @@ def test_what_is_committed_after_its_task_was_marked_failed_is_retired(site: Wai
     assert until(lambda: run.state(job_id).ended)
     made = [version for version in run.versions() if run.store.record(version.address).job_id == job_id]
     for each in made:  # none, where the job was ended before it had written anything
-        assert until(lambda a=each.address: run.store.resolve(a)[0].retired, seconds=10)
+        assert until(lambda a=each.address: run.store.resolve(a)[0].retired)
         assert "marked failed" in str(run.store.resolve(each.address)[0].retired)
     assert {version.address for version in run.versions() if version.retired is None} == before
 
@@ -238,8 +238,8 @@ def test_a_run_that_takes_too_long_ends_its_jobs_and_is_named(site: Waiting) -> 
     run = site.begin("short", "deferred")
     (job_id,) = run.jobs()
     assert site.wait("short", run.run_id) == "failed"
-    assert until(lambda: run.state(job_id) is JobState.FAILED, seconds=10), run.state(job_id)
-    assert until(lambda: not run.processes(job_id), seconds=5)
+    assert until(lambda: run.state(job_id) is JobState.FAILED), run.state(job_id)
+    assert until(lambda: not run.processes(job_id))
     assert site.task("short", run.run_id, "slow")["state"] == "skipped"
     assert run.store.ledger.status(job_id).verdict == with_run()
 
@@ -300,7 +300,7 @@ def test_a_search_that_is_marked_failed_stops_its_trials_and_goes_on_when_it_is_
     assert until(lambda: any(trial.values for trial in run.state.trials))
     site.mark("hills", run.run_id, "search", "failed")
     assert site.wait("hills", run.run_id) == "failed"
-    assert until(lambda: not run.processes(), seconds=20)
+    assert until(lambda: not run.processes())
     before, searches = len(run.state.trials), run.store.searches()
     site.clear("hills", run.run_id, "search", "gate")
     run.ends_well()
@@ -318,6 +318,6 @@ def test_a_search_that_is_cancelled_fails_its_task(site: Waiting, tmp_path: Path
     said = site.muster("search", "cancel", run.search_id)
     assert "cancelled" in said.stdout
     assert site.wait("hills", run.run_id) == "failed"
-    assert until(lambda: not run.processes(), seconds=20)
+    assert until(lambda: not run.processes())
     shown = site.muster("runs", "show", f"hills/{run.run_id}").stdout
     assert "cancelled it with `muster search cancel`" in shown

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from tests.docs.page import DOCS
 from tests.e2e.author import MUSTER
-from tests.waiting import eventually
+from tests.waiting import GUARD_SECONDS, eventually
 
 from muster.airflow.embedded.home import EmbeddedHome
 from muster.airflow.embedded.result import Approval, RunResult
@@ -265,8 +265,8 @@ def test_a_plain_function_that_is_stopped_is_killed(
         text=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     ) as process:
-        eventually((tmp_path / "begun").exists, seconds=60)
+        eventually((tmp_path / "begun").exists)
         process.send_signal(number)
-        printed, _ = process.communicate(timeout=60)
+        printed, _ = process.communicate(timeout=GUARD_SECONDS)
     assert process.returncode == 130
     assert re.search(r"^deaf +failed", printed, re.MULTILINE), printed

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from tests.e2e.author import MUSTER, WARM
-from tests.waiting import eventually
+from tests.waiting import GUARD_SECONDS, eventually
 
 from muster.airflow.embedded.home import EmbeddedHome
 from muster.airflow.embedded.result import RunResult, Silent
@@ -111,7 +111,7 @@ def kill(process: subprocess.Popen[str], home: EmbeddedHome) -> None:
 
 def ended(process: subprocess.Popen[str]) -> list[str]:
     """How its run and the run's stages ended, once they have."""
-    result = json.loads(process.communicate(timeout=60)[0])
+    result = json.loads(process.communicate(timeout=GUARD_SECONDS)[0])
     return [result["state"], *(stage["state"] for stage in result["stages"])]
 
 
@@ -228,7 +228,7 @@ def test_a_stopped_run_is_resumed(
 ) -> None:
     """It goes on from its checkpoints, and what it runs after that begins anew."""
     other.send_signal(signal.SIGINT)
-    other.communicate(timeout=60)
+    other.communicate(timeout=GUARD_SECONDS)
     slow.touch()
     steps = dag_folder / "steps.py"
     steps.write_text(f"{steps.read_text()}\n# mended\n")

@@ -409,7 +409,7 @@ def test_a_trigger_that_is_taken_away_ends_its_job_if_the_task_was_ended(
     monkeypatch.setattr(DAG_RUN_STATE, lambda dag_id, run_id: "running")
     asyncio.run(trigger.on_kill())
     if ends:
-        assert until(lambda: backend.status(trigger.job_id).state is JobState.CANCELLED, seconds=30)
+        assert until(lambda: backend.status(trigger.job_id).state is JobState.CANCELLED)
     else:
         assert not backend.status(trigger.job_id).state.ended
 

@@ -192,7 +192,7 @@ def survive(site: Site, store: FolderStore, *, count: int, seed: int) -> None:
     sweep = site.trigger("sweeping")
     assert site.wait("sweeping", sweep) == "success"
     assert site.xcom("sweeping", sweep, "sweep")["swept"] == [], "the triggerer ends all that is left"
-    assert until(lambda: set(site.processes()) <= {site.pid, *site.airflow()}, seconds=10), site.processes()
+    assert until(lambda: set(site.processes()) <= {site.pid, *site.airflow()}), site.processes()
     assert site.is_clean()
 
 
@@ -229,6 +229,6 @@ def test_fifty_faults_at_random_moments(site: Site, store: FolderStore) -> None:
 
 def gone(site: Site, store: FolderStore, job_id: str) -> None:
     """Nothing of a job is left within ten seconds, and how it ended is written down."""
-    assert until(lambda: not site.of_job(job_id), seconds=10), site.of_job(job_id)
-    assert until(lambda: store.ledger.status(job_id).state.ended, seconds=5)
+    assert until(lambda: not site.of_job(job_id)), site.of_job(job_id)
+    assert until(lambda: store.ledger.status(job_id).state.ended)
     assert store.ledger.status(job_id).state is JobState.CANCELLED

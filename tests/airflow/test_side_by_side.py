@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.waiting import eventually
+from tests.waiting import GUARD_SECONDS, eventually
 
 from muster.airflow.embedded.home import EmbeddedHome
 from muster.airflow.embedded.result import RunResult
@@ -211,7 +211,7 @@ def test_a_stop_ends_all_jobs_and_a_kill_leaves_no_task_and_the_jobs_to_a_resume
 
     process, jobs = begun()
     process.send_signal(signal.SIGINT)
-    assert process.communicate(timeout=60)[0].split() == ["interrupted"]
+    assert process.communicate(timeout=GUARD_SECONDS)[0].split() == ["interrupted"]
     assert {backend.status(job).state for job in jobs} == {JobState.CANCELLED}
 
     process, jobs = begun()

@@ -229,8 +229,8 @@ def test_what_is_killed_comes_back(site: Site, name: str) -> None:
     before, below = site.component(name), site.below(name)
     assert before is not None
     os.kill(before, signal.SIGKILL)
-    assert until(lambda: not any(map(Process.find, [before, *below])), seconds=10)
-    assert until(lambda: site.component(name) not in (None, before), seconds=30)
+    assert until(lambda: not any(map(Process.find, [before, *below])))
+    assert until(lambda: site.component(name) not in (None, before))
     assert f"{name} was killed by SIGKILL: it is started again" in site.log.read_text()
 
 
@@ -238,7 +238,7 @@ def test_a_killed_worker_does_not_hold_up_the_others(site: Site) -> None:
     """By now each component was killed, too: a run shows that all work again."""
     assert site.wait("hello", site.trigger("hello")) == "success"
     os.kill(site.workers()[0], signal.SIGKILL)
-    assert until(lambda: "scheduler lost a worker" in site.log.read_text(), seconds=10)
+    assert until(lambda: "scheduler lost a worker" in site.log.read_text())
     assert site.wait("hello", site.trigger("hello")) == "success"
 
 
@@ -248,7 +248,7 @@ def _ctrl_c(site: Site) -> None:
 
 def _kill(site: Site) -> None:
     os.kill(site.pid, signal.SIGKILL)
-    assert until(lambda: not site.airflow(), seconds=10), site.airflow()
+    assert until(lambda: not site.airflow()), site.airflow()
 
 
 @pytest.mark.parametrize("ends", [_ctrl_c, pytest.param(_kill, marks=pytest.mark.nightly)])

@@ -16,6 +16,7 @@ from tests.cli.test_tensorboard import fetch
 from tests.ports import free_port
 from tests.unit.client.test_deployments import doubles
 from tests.unit.volumes.service.process import Service
+from tests.waiting import GUARD_SECONDS
 
 import muster
 from muster.volumes.service.tokens import operator_token
@@ -240,7 +241,7 @@ def test_jupyterlab_answers_with_one_kernel_until_it_is_ended(
     finally:
         shown.send_signal(signal.SIGHUP)  # the terminal is closed
         try:
-            shown.communicate(timeout=60)
+            shown.communicate(timeout=GUARD_SECONDS)
         finally:
             shown.kill()
             shown.communicate()

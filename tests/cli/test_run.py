@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.waiting import eventually
+from tests.waiting import GUARD_SECONDS, eventually
 
 from muster.core.status import JobState
 from muster.volumes.folder import FolderStore
@@ -238,9 +238,9 @@ def test_of_two_runs_that_want_the_same_the_second_takes_what_the_first_made(
     gate = tmp_path / "gate"
     first, second = one_that_waits_for_the_other(start_twice, folder, gate)
     gate.touch()
-    said, _ = first.communicate(timeout=100)
+    said, _ = first.communicate(timeout=GUARD_SECONDS)
     assert (first.returncode, "slow" in said) == (0, True), said
-    said, _ = second.communicate(timeout=100)
+    said, _ = second.communicate(timeout=GUARD_SECONDS)
     assert (second.returncode, "kept twice/out@1 of " in said) == (0, True), said
     assert jobs_of(folder, gate) == ["succeeded"]
     runs = json.loads(muster("runs", "ls", "--dag", "twice", "--json").stdout)
@@ -256,11 +256,11 @@ def test_of_two_runs_that_want_the_same_the_second_makes_it_where_the_first_is_c
     gate = tmp_path / "gate"
     first, second = one_that_waits_for_the_other(start_twice, folder, gate)
     first.send_signal(signal.SIGINT)
-    said, _ = first.communicate(timeout=100)
+    said, _ = first.communicate(timeout=GUARD_SECONDS)
     assert first.returncode == 130, said
     eventually(lambda: jobs_of(folder, gate) == ["running", "cancelled"])
     gate.touch()
-    said, _ = second.communicate(timeout=100)
+    said, _ = second.communicate(timeout=GUARD_SECONDS)
     assert second.returncode == 0, said
     assert jobs_of(folder, gate) == ["succeeded", "cancelled"]
 
@@ -287,14 +287,14 @@ def test_following_is_left_by_ctrl_c_and_the_run_is_ended_by_it(
         assert follow.stdout is not None
         assert eventually(follow.stdout.readline) == "[rank 0] waiting\n"
         follow.send_signal(signal.SIGINT)
-        _, said = follow.communicate(timeout=20)
+        _, said = follow.communicate(timeout=GUARD_SECONDS)
         assert follow.returncode == 130
         assert f"{job} goes on" in said
         assert "Traceback" not in said
         assert json.loads(muster("jobs", "show", job, "--json").stdout)["status"]["state"] == "running"
 
         run.send_signal(signal.SIGINT)
-        _, said = run.communicate(timeout=60)
+        _, said = run.communicate(timeout=GUARD_SECONDS)
         assert run.returncode == 130
         assert "Traceback" not in said
         assert json.loads(muster("jobs", "show", job, "--json").stdout)["status"]["state"] == "cancelled"
@@ -311,6 +311,6 @@ def test_cancel_ends_the_job_and_with_it_the_run(muster: Muster, folder: Path, w
     (job,) = eventually(lambda: running(folder))
     cancelled = muster("jobs", "cancel", job)
     assert cancelled.stdout == f"{job}: cancelled\n"
-    out, _ = run.communicate(timeout=60)
+    out, _ = run.communicate(timeout=GUARD_SECONDS)
     assert json.loads(out)["state"] == "failed"
     assert run.returncode == 1

@@ -81,7 +81,7 @@ def test_curves_are_served_until_it_is_ended(
         assert "loss" in tags["some.model@1/events"]
     finally:
         shown.send_signal(end)
-        out, _ = shown.communicate(timeout=30)
+        out, _ = shown.communicate(timeout=GUARD_SECONDS)
     assert out.startswith(f"http://127.0.0.1:{port}/")
     assert [path.name for path in scratch.iterdir() if path.name.startswith("muster-")] == []
     with pytest.raises(ConnectionRefusedError):
@@ -151,7 +151,8 @@ def test_the_curves_of_a_running_job_grow_until_it_ends(tmp_path: Path, environm
 
         def steps() -> list[int]:
             try:
-                return [step for _, step, _ in json.loads(urllib.request.urlopen(where, timeout=5).read())]
+                with urllib.request.urlopen(where, timeout=GUARD_SECONDS) as answer:
+                    return [step for _, step, _ in json.loads(answer.read())]
             except (urllib.error.URLError, ConnectionError, ValueError):
                 return []
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.waiting import eventually
+from tests.waiting import GUARD_SECONDS, eventually
 
 from muster.cli.warm.place import Note, waiting
 
@@ -136,7 +136,7 @@ def test_a_fork_is_what_a_process_of_its_own_is_and_misses_no_edit(
     assert len(notes(folder)) == 2, "another environment has another process"
 
     refused = start("look", "--param", "odd=1")
-    out, said = refused.communicate(timeout=100)
+    out, said = refused.communicate(timeout=GUARD_SECONDS)
     assert (refused.returncode, out) == (1, "")
     assert "Traceback" not in said
     assert said.splitlines()[-1].startswith("muster: Dag look has no param 'odd'")
@@ -186,14 +186,14 @@ def test_signals_reach_it_and_it_ends_with_its_client_but_not_with_the_process_t
     run.send_signal(signal.SIGINT)
     assert "stopping: the running jobs are ended" in (run.stderr.readline() if run.stderr else "")
     run.send_signal(signal.SIGINT)  # the second leaves at once
-    run.communicate(timeout=60)
+    run.communicate(timeout=GUARD_SECONDS)
     assert run.returncode == 130
     eventually(lambda: gone(*ours))
 
     run = start("wait")
     ours = here(run)
     run.send_signal(signal.SIGHUP)
-    run.communicate(timeout=60)
+    run.communicate(timeout=GUARD_SECONDS)
     assert run.returncode == -signal.SIGHUP
     eventually(lambda: gone(*ours))
 
@@ -209,8 +209,8 @@ def test_signals_reach_it_and_it_ends_with_its_client_but_not_with_the_process_t
         os.kill(note.pid, signal.SIGKILL)
     try:
         (folder / "gate").touch()
-        out, said = one.communicate(timeout=60)
+        out, said = one.communicate(timeout=GUARD_SECONDS)
         assert (one.returncode, "wait succeeded" in out) == (0, True), said
-        assert json.loads(other.communicate(timeout=60)[0])["state"] == "success"
+        assert json.loads(other.communicate(timeout=GUARD_SECONDS)[0])["state"] == "success"
     finally:
         (folder / "gate").unlink()

@@ -25,4 +25,4 @@ def one_machine(places: Places, cache: Path, *, memory_gib: float) -> Iterator[B
         backend.cancel(job_id)
         assert not processes.marked(places.mark(job_id))
     # A supervisor outlives its job's end by the moment in which it lets the next one in.
-    eventually(lambda: not [*places.claims.glob("*.json"), *places.home.glob("jobs/*")], seconds=30)
+    eventually(lambda: not [*places.claims.glob("*.json"), *places.home.glob("jobs/*")])

@@ -484,7 +484,7 @@ class BackendContract(Named):
         backend.cancel(job_a, wait=False, why=by_command("late"))
         eventually(lambda: backend.status(job_a).state is JobState.FAILED)
         assert backend.status(job_a).verdict == out_of_time(timedelta(seconds=1)), "the first who asked"
-        eventually(lambda: not self.leftovers(job_a), seconds=30)
+        eventually(lambda: not self.leftovers(job_a))
 
     def test_many_are_reported_as_each_is_alone(self, backend: Backend, job: Callable[..., JobSpec]) -> None:
         job_done, job_runs = self.own("job-done"), self.own("job-runs")
@@ -671,9 +671,7 @@ class OneMachine:
             backend.cancel(job_id)
             assert not self.leftovers(job_id)
         # A supervisor outlives its job's end by the moment in which it lets the next one in.
-        eventually(
-            lambda: not [*settings.home.glob("claims/*.json"), *settings.home.glob("jobs/*")], seconds=30
-        )
+        eventually(lambda: not [*settings.home.glob("claims/*.json"), *settings.home.glob("jobs/*")])
 
     def leftovers(self, job_id: str) -> list[int]:
         return processes.marked(self.places.mark(job_id))
@@ -792,7 +790,7 @@ class TestLocalBackend(OneMachine, BackendContract):
         assert found is not None
         os.kill(found.pid, signal.SIGKILL)
         eventually(lambda: not backend.status("lost").alive)
-        eventually(lambda: not self.leftovers("lost"), seconds=30)
+        eventually(lambda: not self.leftovers("lost"))
         assert "submit it again" in backend.status("lost").reason
         backend.submit(spec, job_id="lost")
         status, lines = finish(backend, "lost")
@@ -984,7 +982,7 @@ class TestLocalBackend(OneMachine, BackendContract):
         (held,) = backend.store.held()
         assert held.checkpoints_bytes > 1 << 20
         assert backend.store.let_go(["full"]) >= held.checkpoints_bytes
-        eventually(lambda: not list(home.glob("claims/*.json")), seconds=30)
+        eventually(lambda: not list(home.glob("claims/*.json")))
 
     def test_a_job_that_fills_the_disk_gives_it_back_and_the_next_one_runs(
         self, small_disk: SmallDisk, job_on: Callable[..., JobSpec]
@@ -1020,7 +1018,7 @@ class TestLocalBackend(OneMachine, BackendContract):
         assert f"No space left on device: '{home}" in status.verdict.message
         assert "room" in status.verdict.advice
         assert "[rank 0] ran" not in lines
-        eventually(lambda: not list(home.glob("claims/*.json")), seconds=30)
+        eventually(lambda: not list(home.glob("claims/*.json")))
 
     def test_every_replica_has_cards_of_its_own(
         self, settings: Settings, job_on: Callable[..., JobSpec]

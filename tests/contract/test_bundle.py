@@ -10,6 +10,7 @@ import pytest
 from tests.unit.volumes.service.gang import WORKER, Gang, make_spec
 from tests.unit.volumes.service.inside import Inside
 from tests.unit.volumes.service.process import Service, until
+from tests.waiting import GUARD_SECONDS
 
 from muster.backends.kubernetes.manifests import bootstrap
 from muster.core.replica import Replica
@@ -104,7 +105,7 @@ def test_checkpoints_that_take_longer_to_copy_than_it_is_patient_are_waited_for(
     monkeypatch.setattr(starts, "PATIENCE_SECONDS", 0.0)
 
     def copy(source, target):
-        assert go_on.wait(30)
+        assert go_on.wait(GUARD_SECONDS)
         copy_tree(source, target)
 
     monkeypatch.setattr(attempts, "copy_tree", copy)

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from tests.serving import onnx_graph
 from tests.serving.load import Load
-from tests.waiting import GUARD_SECONDS, eventually
+from tests.waiting import GUARD_SECONDS, eventually, promptly
 
 from muster.backends.local.serving.platform import local_deployments
 from muster.backends.releases.decision import Ending, Outcome
@@ -284,7 +284,7 @@ class DeploymentsContract(Lines):
         first = self.serve(deployments, old).champion
         self.serve(deployments, new)
         assert roll_back(deployments, name, by="ann", reason="wrong") == first.name
-        eventually(lambda: self.infer(deployments, name, 3) == (first.name, 6.0), seconds=2)
+        promptly(lambda: self.infer(deployments, name, 3) == (first.name, 6.0), seconds=2)
         status = deployments.deployment(name)
         assert (status.shares, status.release) == ({first.name: 100}, None)
         assert (status.revisions[0].state, status.revisions[0].reason) == (
@@ -305,7 +305,7 @@ class DeploymentsContract(Lines):
         first = self.serve(deployments, spec(2)).champion
         second = self.serve(deployments, spec(3)).champion
         promote(deployments, name, first.name, by="ann")
-        eventually(lambda: self.infer(deployments, name, 3) == (first.name, 6.0), seconds=2)
+        promptly(lambda: self.infer(deployments, name, 3) == (first.name, 6.0), seconds=2)
         status = deployments.deployment(name)
         assert status.called(second.name).kept
         assert [one.restarts for one in status.revisions] == [0, 0]
@@ -633,7 +633,7 @@ class OnThisMachine(Lines):
         yield deployments
         for one in deployments.names():
             deployments.retire(one)
-        eventually(lambda: not running(name), seconds=5)
+        eventually(lambda: not running(name))
 
 
 class TestLocalDeployments(OnThisMachine, DeploymentsContract):

@@ -24,7 +24,7 @@ from tests.contract.named import Named
 from tests.contract.one_machine import one_machine
 from tests.contract.test_backend import finish as finish_within
 from tests.ports import free_port
-from tests.waiting import eventually
+from tests.waiting import GUARD_SECONDS, eventually
 
 from muster.backends.base import Backend
 from muster.backends.local import processes
@@ -387,7 +387,7 @@ class TestEnginesOnThisMachine(EnginesContract):
         mark = places.mark(self.own("ray"))
         node = next(pid for pid in processes.marked(mark) if b"raylet\0" in words(pid) and is_node(pid))
         due = time.monotonic() + 20  # one that ends sooner may never have come
-        eventually(lambda: time.monotonic() > due, seconds=60)
+        eventually(lambda: time.monotonic() > due)
         os.kill(node, signal.SIGKILL)
         status, log = finish(backend, self.own("ray"))
         assert status.state is JobState.SUCCEEDED, log[-40:]
@@ -524,13 +524,13 @@ def history(places: Places, job_id: str) -> Iterator[str]:
         yield f"http://127.0.0.1:{port}/"
     finally:
         shown.terminate()
-        assert shown.wait(30) in (0, 143)
+        assert shown.wait(GUARD_SECONDS) in (0, 143)
 
 
 def applications(page: str) -> list[tuple[str, bool]]:
     """The name of each application that a page of Spark shows, and whether it is over."""
     try:
-        with urlopen(f"{page}api/v1/applications", timeout=10) as answer:
+        with urlopen(f"{page}api/v1/applications", timeout=GUARD_SECONDS) as answer:
             found = json.load(answer)
     except (OSError, ValueError):  # it starts
         return []
@@ -559,7 +559,7 @@ def muster(places: Places, *arguments: str) -> str:
         env={**os.environ, "MUSTER_HOME": str(places.home), "COLUMNS": "300"},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=GUARD_SECONDS,
         check=True,
     )
     return ended.stdout

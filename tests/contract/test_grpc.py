@@ -16,7 +16,7 @@ from tests.contract.test_deployments import STEPS, WHOLE, Lines, OnThisMachine, 
 from tests.contract.test_deployments_of_python import PythonLines
 from tests.contract.test_predictions import find
 from tests.serving.grpc_users import Asker, asking, raw, typed, users, values
-from tests.waiting import eventually
+from tests.waiting import GUARD_SECONDS, eventually, promptly
 
 from muster.backends.releases.decision import Ending
 from muster.backends.releases.manual import roll_back
@@ -137,9 +137,9 @@ class Grpc(OnThisMachine, GrpcContract):
         (row,), _ = eventually(lambda: find(predictions, answer["told"]["muster-prediction"]))
         assert row["client"] == "shop"
         # an address that only 0.0.0.0 listens on
-        socket.create_connection(("127.0.0.2", grpc_port(deployments, name)), timeout=30).close()
+        socket.create_connection(("127.0.0.2", grpc_port(deployments, name)), timeout=GUARD_SECONDS).close()
         deployments.end_token(name, "shop")
-        eventually(lambda: answered(metadata=metadata)["status"] == "UNAUTHENTICATED", seconds=2)
+        promptly(lambda: answered(metadata=metadata)["status"] == "UNAUTHENTICATED", seconds=2)
 
 
 class TestGrpcOnThisMachine(Grpc):

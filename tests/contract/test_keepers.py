@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from tests.contract.test_deployments import STEPS, OnThisMachine, commands, running, servers, smoke
 from tests.serving import onnx_graph
-from tests.waiting import eventually
+from tests.waiting import eventually, promptly
 
 from muster.backends.local.processes import Process
 from muster.backends.local.serving import guardian
@@ -122,7 +122,7 @@ class TestKeepers(OnThisMachine):
         os.kill(keeper.pid, signal.SIGSTOP)
         monkeypatch.setattr("muster.backends.local.serving.platform.RETIRE_SECONDS", 0.2)
         deployments.retire(name)
-        eventually(lambda: not running(name), seconds=60)
+        eventually(lambda: not running(name))
 
     def test_a_port_that_was_taken_meanwhile_is_named(
         self, deployments: Any, spec: Any, name: str, folder: DeploymentFolder
@@ -261,7 +261,7 @@ class TestKeepers(OnThisMachine):
         deployments.prepare(spec(5, model=endless), by="other")
         eventually(lambda: deployments.deployment(name).called("r3").reason)
         promote(deployments, name, "r1", by="ann")
-        eventually(lambda: self.infer(deployments, name, 3) == ("r1", 6.0), seconds=2)
+        promptly(lambda: self.infer(deployments, name, 3) == ("r1", 6.0), seconds=2)
 
     def test_a_server_that_hangs_is_relieved_and_no_request_fails_that_can_be_answered(
         self, deployments: Any, spec: Any, name: str
@@ -455,7 +455,7 @@ def end_keeping(folder: DeploymentFolder, name: str) -> None:
     assert keeper.alive
     os.killpg(os.getpgid(keeper.pid), signal.SIGKILL)
     # A process that is killed gives back its memory, and with it its words, before its locks.
-    eventually(lambda: not running(name) and not folder.kept(), seconds=60)
+    eventually(lambda: not running(name) and not folder.kept())
 
 
 def listening(port: int) -> socket.socket:

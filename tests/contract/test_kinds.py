@@ -15,7 +15,7 @@ import pytest
 from tests.contract.test_deployments import STEPS, Lines, OnThisMachine, finish
 from tests.serving.kinds import KINDS, NEAR, Kind, Made
 from tests.serving.load import Load, lost
-from tests.waiting import eventually
+from tests.waiting import GUARD_SECONDS, eventually
 
 from muster.backends.releases.decision import Ending, Outcome
 from muster.backends.releases.driver import ReleaseDriver
@@ -70,7 +70,7 @@ class KindsContract(Lines):
     def ask(self, deployments: Any, name: str, made: Made) -> tuple[str, dict[str, Any]]:
         """Return who answers the row of a version, and what; empty where none answers yet."""
         port, host = self.door(deployments, name)
-        asking = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+        asking = http.client.HTTPConnection("127.0.0.1", port, timeout=GUARD_SECONDS)
         with contextlib.closing(asking), contextlib.suppress(OSError, http.client.HTTPException):
             asking.request("POST", f"/v2/models/{name}/infer", json.dumps(made.request), {"Host": host})
             answer = asking.getresponse()

@@ -32,7 +32,7 @@ from muster.images.worker_archive import worker_folder
 from muster.worker.pod import CULPRIT_SECONDS
 
 SECRET = "sesame-4f1c"
-SECONDS = 60.0
+SECONDS = 120.0
 
 
 @dataclass

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from tests.contract.test_deployments import Lines, OnThisMachine, servers, tensor
-from tests.waiting import eventually
+from tests.waiting import GUARD_SECONDS, eventually
 
 from muster.backends.local.serving.folder import DeploymentFolder
 from muster.backends.request_log import Predictions
@@ -60,7 +60,7 @@ class PredictionsContract(Lines):
 
         def ask(x: float, **more: Any) -> tuple[str, float]:
             port, host = self.door(deployments, name)
-            with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=30)) as connection:
+            with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=GUARD_SECONDS)) as connection:
                 body = json.dumps(tensor(x) | more)
                 connection.request("POST", f"/v2/models/{name}/infer", body, {"Host": host})
                 response = connection.getresponse()

@@ -15,7 +15,7 @@ import pytest
 from tests.contract.test_deployments import WHOLE, Lines, OnThisMachine, tensor
 from tests.contract.test_deployments_in_memory import TestMemoryDeployments as InMemory
 from tests.contract.test_keepers import kill_keeper
-from tests.waiting import eventually
+from tests.waiting import GUARD_SECONDS, eventually, promptly
 
 from muster.backends.local.serving.folder import DeploymentFolder
 from muster.backends.releases.decision import Ending
@@ -128,7 +128,7 @@ class TestOnThisMachine(OnThisMachine):
         def post(token: str = "", *, x: float = 3, host: str = "127.0.0.1") -> tuple[int, Any, str]:
             port = int(deployments.deployment(name).url.rpartition(":")[2])
             headers = {"Authorization": f"Bearer {token}"} if token else {}
-            with closing(http.client.HTTPConnection(host, port, timeout=30)) as connection:
+            with closing(http.client.HTTPConnection(host, port, timeout=GUARD_SECONDS)) as connection:
                 connection.request("POST", f"/v2/models/{name}/infer", json.dumps(tensor(x)), headers)
                 response = connection.getresponse()
                 return (
@@ -154,7 +154,7 @@ class TestOnThisMachine(OnThisMachine):
         eventually(lambda: deployments.deployment(name).ready)
         assert post()[0] == post(secrets.token_urlsafe(32))[0] == 401
         shop, bank = (deployments.make_token(name, client) for client in ("shop", "bank"))
-        eventually(lambda: post(bank)[0] == 200, seconds=2)
+        promptly(lambda: post(bank)[0] == 200, seconds=2)
         status, answer, identity = post(shop, host="127.0.0.2")  # an address that only 0.0.0.0 listens on
         assert (status, answer["outputs"][0]["data"]) == (200, [6.0])
         predictions = Predictions(settings, store)
@@ -166,7 +166,7 @@ class TestOnThisMachine(OnThisMachine):
         assert deployments.counts(name)["r1"].requests == 2  # no refusal is the revision's
 
         deployments.end_token(name, "shop")
-        eventually(lambda: post(shop)[0] == 401, seconds=2)
+        promptly(lambda: post(shop)[0] == 401, seconds=2)
         assert "the token of shop was ended on" in post(shop)[1]["error"]
         folder = DeploymentFolder(settings.home, name)
         killed = kill_keeper(folder)
@@ -190,13 +190,13 @@ class TestOnThisMachine(OnThisMachine):
         assert {answer["model_version"] for _, answer, _ in asked} == {"r1", "r2"}
 
         assert self.release(deployments, second, WHOLE).ending is Ending.DONE
-        eventually(lambda: post()[0] == 401, seconds=2)
+        promptly(lambda: post()[0] == 401, seconds=2)
         assert [post(token)[0] for _ in range(5)] == [200, 200, 200, 429, 429]
         third = self.release(deployments, spec(4, tokens=True), Plan(rules=Rules(max_error_share=0.0)))
         assert (
             third.ending is Ending.DONE
         )  # its smoke requests are not limited, and users' refusals not its errors
-        eventually(lambda: post(token)[0] == 200, seconds=2)
+        promptly(lambda: post(token)[0] == 200, seconds=2)
         assert deployments.counts(name)["r3"].failed == 0
 
 

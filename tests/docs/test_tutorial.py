@@ -12,6 +12,7 @@ import pytest
 from tests.docs.page import DOCS, Typed, missing, steps
 from tests.docs.terminal import follow, read_on, terminal
 from tests.e2e.author import WARM, Author
+from tests.waiting import GUARD_SECONDS
 
 TUTORIAL = DOCS / "tutorial.md"
 
@@ -34,13 +35,15 @@ def test_a_rank_is_killed_at_the_end(tmp_path: Path) -> None:
         first = terminal(author, begin.commands)
         try:
             read_on(first, "epoch=2/…")
-            shown, _ = terminal(author, look.commands.split("activate\n")[1]).communicate(timeout=60)
+            shown, _ = terminal(author, look.commands.split("activate\n")[1]).communicate(
+                timeout=GUARD_SECONDS
+            )
             assert missing(re.sub(r"pid \d+", "pid …", look.prints), shown) == [], shown
             (pid,) = re.findall(r"rank +1 .*pid +(\d+)", shown)
-            terminal(author, re.sub(r"\d{4,}", pid, kill.commands)).communicate(timeout=60)
+            terminal(author, re.sub(r"\d{4,}", pid, kill.commands)).communicate(timeout=GUARD_SECONDS)
             read_on(first, kill.prints)
             read_on(first, "epoch=1/…")
         finally:
             os.killpg(first.pid, signal.SIGINT)  # as Ctrl-C does
-            first.communicate(timeout=60)
+            first.communicate(timeout=GUARD_SECONDS)
         assert first.returncode == 130

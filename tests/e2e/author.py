@@ -129,7 +129,7 @@ class Author:
 
     def is_quiet(self) -> bool:
         """Whether nothing of this folder runs any more, or within ten seconds."""
-        return until(lambda: not self.processes(), seconds=10)
+        return until(lambda: not self.processes())
 
     def begin_anew(self) -> None:
         """Leave nothing but the process that waits for the next ``muster run``, and the name of the home, which it has."""

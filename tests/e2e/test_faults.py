@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from tests.e2e.author import Author
-from tests.waiting import until
+from tests.waiting import GUARD_SECONDS, until
 
 ROOT = Path(__file__).parents[2]
 DAG = """\
@@ -161,7 +161,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Any:
         author.write("faults", DAG, raising=RAISING, waiting=WAITING, growing=GROWING, fitting=FITTING)
         running = author.start("run", "faults")
         kill_rank(author, "killed", 1, after="step 9 is done")
-        assert running.wait(timeout=100) == 1
+        assert running.wait(timeout=GUARD_SECONDS) == 1
         assert author.is_quiet(), author.processes()
         assert author.is_clean()
         yield author

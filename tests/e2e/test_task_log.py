@@ -137,7 +137,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ran]:
         misspelt = site.trigger("misspelt")
         faults = faulty.run(site)
         holds = site.trigger("holds")
-        assert until(site.running, seconds=60)
+        assert until(site.running)
         waits = site.trigger("waits")
         site.wait("waits", waits)
         (holder,) = site.running()

@@ -26,7 +26,7 @@ from tests.fuse.library import NoFuse
 
 ROOT = Path(__file__).parents[2]
 DEVICE = Path("/dev/fuse")
-PATIENCE_SECONDS = 30.0
+PATIENCE_SECONDS = 120.0
 _MNT_DETACH = 2  # umount2(2)
 
 

@@ -13,6 +13,7 @@ from tests.fuse import mount as mounts
 from tests.fuse.filesystem import Faults
 from tests.fuse.library import NoFuse
 from tests.fuse.mount import mounted
+from tests.waiting import GUARD_SECONDS
 
 pytestmark = [pytest.mark.slow, pytest.mark.nfs]
 
@@ -217,6 +218,6 @@ with mounted(Path(sys.argv[1], "server"), Path(sys.argv[1], "client")):
 def test_who_mounted_it_may_be_killed(tmp_path):
     with mounted(tmp_path / "s", tmp_path / "c"):
         pass  # it can be had here
-    done = subprocess.run([sys.executable, "-c", HOLDER, tmp_path], cwd=mounts.ROOT, timeout=60)
+    done = subprocess.run([sys.executable, "-c", HOLDER, tmp_path], cwd=mounts.ROOT, timeout=GUARD_SECONDS)
     assert done.returncode == -signal.SIGKILL
     mounts.until(lambda: Path(tmp_path, "client") not in mounts.ours())

@@ -80,7 +80,7 @@ class Cloud:
         }
         words = [self._python, "-c", _CHANGE, json.dumps(told)]
         plain = {"GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false"}  # this server speaks HTTP alone
-        subprocess.run(words, check=True, timeout=60, env={"PATH": os.environ["PATH"], **plain})
+        subprocess.run(words, check=True, timeout=120, env={"PATH": os.environ["PATH"], **plain})
 
     def _answers(self) -> bool:
         try:

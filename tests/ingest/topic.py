@@ -97,7 +97,7 @@ class Steps:
 
     def _wait(self, futures: dict[Any, Any]) -> None:
         for future in futures.values():
-            future.result(60)
+            future.result(120)
 
 
 def main(broker: str, steps: str) -> None:

@@ -312,4 +312,4 @@ def test_whatever_a_command_meets_it_is_answered(server: Commanded) -> None:
 
 def test_the_server_ends_when_its_keeper_hangs_up(server: Commanded) -> None:
     server.end.shutdown(socket.SHUT_RDWR)
-    assert server.private.process.wait(30) == 0
+    assert server.private.process.wait(GUARD_SECONDS) == 0

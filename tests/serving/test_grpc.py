@@ -21,7 +21,7 @@ from tests.serving.grpc_users import Asker, asking, raw, typed, users, values
 from tests.serving.slow_link import slow_link
 from tests.serving.test_clients import BANK, KEY, NOWHERE, SHOP, limits, token
 from tests.serving.test_control import BODY, INFER, Commanded
-from tests.waiting import eventually
+from tests.waiting import GUARD_SECONDS, eventually
 
 from muster.core.shipped import shipped
 
@@ -128,7 +128,9 @@ def counted(server: Answering, **expected: int) -> Iterator[None]:
 def test_frames_are_followed_however_their_bytes_are_cut(python: Callable[[str], Path]) -> None:
     words = [str(python("serve")), "-P", str(HERE / "try_frames.py")]
     environment = {**os.environ, "PYTHONPATH": str(shipped("serving"))}
-    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(
+        words, env=environment, capture_output=True, text=True, check=False, timeout=GUARD_SECONDS
+    )
     assert done.returncode == 0, done.stderr
 
 
@@ -288,7 +290,7 @@ def test_tritonclient_asks_all_that_there_is(server: Answering) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=GUARD_SECONDS,
     )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == {
@@ -418,7 +420,7 @@ def test_a_server_that_ends_answers_what_it_was_asked_and_the_next_takes_over_fr
         eventually(begun.exists)
         other.private.process.terminate()
         assert client.hear()["status"] == "OK"
-        assert other.private.process.wait(30) == 0
+        assert other.private.process.wait(GUARD_SECONDS) == 0
 
 
 @pytest.mark.data
@@ -441,7 +443,7 @@ def test_a_server_that_ends_waits_for_a_request_and_an_answer_on_their_way(
             answer = client.hear()
         assert answer["status"] == "OK", answer
         assert len(values(answer)) == len(rows)
-        assert server.private.process.wait(60) == 0
+        assert server.private.process.wait(GUARD_SECONDS) == 0
 
 
 def test_words_come_as_they_are(client: Asker) -> None:
@@ -603,7 +605,7 @@ def _told(port: int, header: bytes, value: bytes) -> bytes:
         (header, value),
     )
     block = b"".join(b"\0" + text(name) + text(word) for name, word in headers)
-    with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
+    with socket.create_connection(("127.0.0.1", port), timeout=GUARD_SECONDS) as connection:
         connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, 0, b""))
         connection.sendall(frame(1, 4, 1, block) + frame(0, 1, 1, b"\0\0\0\0\0"))
         found = b""

@@ -19,7 +19,7 @@ from tests.serving.conftest import Server
 from tests.serving.load import Load
 from tests.unit.backends.kubernetes.serving.golden import server as revision
 from tests.unit.backends.kubernetes.serving.golden import spec
-from tests.waiting import eventually
+from tests.waiting import GUARD_SECONDS, eventually
 
 from muster.backends.kubernetes.serving.kinds import inference_service
 from muster.backends.kubernetes.serving.server import PORT, PROGRAM, READY, archive
@@ -193,4 +193,4 @@ def test_users_who_ask_over_and_over_are_all_answered(server: Server) -> None:
 
 def test_told_to_end_it_ends_well(server: Server) -> None:
     server.process.send_signal(signal.SIGTERM)
-    assert server.process.wait(timeout=60) == 0
+    assert server.process.wait(timeout=GUARD_SECONDS) == 0

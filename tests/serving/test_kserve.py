@@ -551,7 +551,7 @@ class TestBadRequests:
                     pass
                 client.sendall(body[10:])
                 assert client.recv(100).startswith(b"HTTP/1.1 200")
-            assert server.process.wait(30) == 0
+            assert server.process.wait(GUARD_SECONDS) == 0
 
 
 def resident(server: Server) -> int:

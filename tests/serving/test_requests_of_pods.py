@@ -23,7 +23,7 @@ from tests.serving.test_in_a_pod import MODEL, REQUEST
 from tests.unit.backends.kubernetes.serving.golden import server as revision
 from tests.unit.backends.kubernetes.serving.golden import spec
 from tests.unit.volumes.service.process import Service
-from tests.waiting import eventually
+from tests.waiting import GUARD_SECONDS, eventually
 
 from muster.backends.kubernetes import collecting
 from muster.backends.kubernetes.serving.kinds import inference_service
@@ -155,7 +155,7 @@ def collect(
             text=True,
             check=False,
         )
-        assert reader.wait(30) == 0
+        assert reader.wait(GUARD_SECONDS) == 0
         return done
 
     return run
@@ -176,7 +176,7 @@ def test_two_pods_that_end_lose_nothing_and_one_that_is_killed_a_second(
         ids = [ask(server, name) for server in (one, other) for _ in range(10)]
         for server in (one, other):
             server.process.send_signal(signal.SIGTERM)
-            assert server.process.wait(30) == 0
+            assert server.process.wait(GUARD_SECONDS) == 0
     with serve() as killed:
         ids.append(ask(killed, name))
         eventually(
@@ -204,7 +204,7 @@ def test_what_is_repeated_or_comes_late_is_there_once(
     with serve(RequestLog(leave_out=("y",), hashed=("x",))) as server:
         first = ask(server, name)
         server.process.send_signal(signal.SIGTERM)
-        server.process.wait(30)
+        server.process.wait(GUARD_SECONDS)
     age(spool)
     (file,) = spool.path.glob("*.spool")
     data, status = file.read_bytes(), file.stat()
@@ -217,7 +217,7 @@ def test_what_is_repeated_or_comes_late_is_there_once(
     with serve(RequestLog(leave_out=("y",), hashed=("x",))) as server:
         late = ask(server, name)
         server.process.send_signal(signal.SIGTERM)
-        server.process.wait(30)
+        server.process.wait(GUARD_SECONDS)
     age(spool)
     assert collect().returncode == 0
     assert store.count(predictions_volume(name)) == 2
@@ -233,7 +233,7 @@ def test_a_person_commits_what_is_over_from_a_laptop(
     with serve() as server:
         identity = ask(server, name)
         server.process.send_signal(signal.SIGTERM)
-        server.process.wait(30)
+        server.process.wait(GUARD_SECONDS)
     words = [sys.executable, "-m", "muster", "predictions", "commit", name]
     environment = os.environ | {"MUSTER_CLUSTER": cluster, "MUSTER_HOME": str(tmp_path / "home")}
 
@@ -288,7 +288,7 @@ def test_a_file_that_cannot_be_read_stops_no_other_deployment(
     with serve() as server:
         identity = ask(server, name)
         server.process.send_signal(signal.SIGTERM)
-        server.process.wait(30)
+        server.process.wait(GUARD_SECONDS)
     (file,) = spool.path.glob("*.spool")
     wrong = bad_files(file.read_bytes())
     age(spool)

@@ -18,7 +18,7 @@ from tests.serving.python_model import write_line
 from tests.serving.streaming_model import write_words
 from tests.unit.backends.kubernetes.serving.golden import WITH_WORKERS
 from tests.unit.backends.kubernetes.serving.golden import server as revision
-from tests.waiting import eventually
+from tests.waiting import GUARD_SECONDS, eventually
 
 from muster.backends.kubernetes.serving.kinds import inference_service
 from muster.backends.kubernetes.serving.server import PORT, PROGRAM, READY, WORKERS, archive
@@ -86,8 +86,8 @@ def test_the_server_asks_the_workers_of_the_other_container(
         assert "outputs" in _ask(server, 1.0)  # it stays as long as its server asks
         assert host.poll() is None
         server.process.send_signal(signal.SIGTERM)
-        assert server.process.wait(30) == 0
-    assert host.wait(30) == 0
+        assert server.process.wait(GUARD_SECONDS) == 0
+    assert host.wait(GUARD_SECONDS) == 0
     eventually(lambda: not Path(f"/proc/{pid}").exists())
 
 

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.waiting import until
+from tests.waiting import GUARD_SECONDS, until
 
 RUN = "import sys; from pathlib import Path; from tests.session import run; sys.exit(run(sys.argv[2:], folder=Path(sys.argv[1])))"
 # A daemon, as a keeper is: of a session of its own, and nobody's child.
@@ -43,5 +43,5 @@ def test_a_daemon_of_a_test_ends_with_the_tests(tmp_path: Path, how: str, status
     elif how == "killed":
         children = Path(f"/proc/{session.pid}/task/{session.pid}/children").read_text().split()
         os.kill(int(next(each for each in children if each != told.read_text())), signal.SIGKILL)
-    assert session.wait(timeout=30) == status
+    assert session.wait(timeout=GUARD_SECONDS) == status
     assert not Path("/proc", told.read_text()).exists()

@@ -84,7 +84,7 @@ def serve(machine: Machine) -> Iterator[Callable[[str], tuple[str, str]]]:
             with socket.socket() as probe:
                 return probe.connect_ex(("127.0.0.1", port)) == 0
 
-        eventually(answers, seconds=60)
+        eventually(answers)
         return f"http://127.0.0.1:{port}", token
 
     def stop() -> None:

@@ -11,7 +11,7 @@ import pytest
 from tests.e2e.releases.machine import ROOT, Machine
 from tests.e2e.releases.table import EARLIER, PAIRS, tried
 from tests.serving import onnx_graph
-from tests.waiting import eventually
+from tests.waiting import GUARD_SECONDS, eventually
 
 from muster.core.shipped import shipped
 
@@ -46,7 +46,7 @@ def test_a_gang_that_one_started_is_followed_to_its_end_by_the_other(
     """An upgrade in the middle of a running gang, and a rollback."""
     rows = machine.put(begins, "rows")
     machine.act(begins, "submit", "gang-1", rows)
-    eventually(lambda: machine.act(goes_on, "look", "gang-1") == "running", seconds=60)
+    eventually(lambda: machine.act(goes_on, "look", "gang-1") == "running")
     found = machine.act(goes_on, "end", "gang-1")
     assert (found["state"], found["made"]) == ("succeeded", ["volume://two/made@1"])
     assert any("up 0" in line for line in found["lines"])
@@ -173,7 +173,7 @@ def test_the_service_is_replaced_while_a_gang_runs(
     pods = started(machine, begins, machine.ask(begins, *where, "enter", of="pod.py"))
     both_up = lambda: len(said(machine, begins, where)) == 2  # noqa: E731
     use = begins == "this"  # an earlier service writes what our workers tell of use into the log (ADR 32)
-    eventually(both_up, seconds=60)
+    eventually(both_up)
     serve(goes_on)
     assert len(said(machine, goes_on, where, use=use)) == 2
     (machine.folder / "go").touch()
@@ -195,7 +195,9 @@ def started(
 
 def ended(machine: Machine, pods: list[subprocess.Popen[bytes]]) -> None:
     """Wait for the end of each pod; all have sealed."""
-    assert [each.wait(timeout=90) for each in pods] == [0, 0], (machine.folder / "service.log").read_text()
+    assert [each.wait(timeout=GUARD_SECONDS) for each in pods] == [0, 0], (
+        machine.folder / "service.log"
+    ).read_text()
 
 
 def said(machine: Machine, release: str, where: tuple[str, str], *, use: bool = False) -> list[str]:
@@ -212,7 +214,7 @@ def assert_made(machine: Machine, release: str, where: tuple[str, str], *, use: 
         "files": ["0", "1"],
         "metrics": {"loss": 0.5},
     }
-    assert eventually(lambda: machine.ask(release, *where, "result", of="pod.py") == made, seconds=60)
+    assert eventually(lambda: machine.ask(release, *where, "result", of="pod.py") == made)
     assert said(machine, release, where, use=use) == sorted(
         f"[rank {rank}] {word} {rank}" for rank in (0, 1) for word in ("up", "done")
     )

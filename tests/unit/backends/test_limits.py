@@ -89,7 +89,7 @@ def test_the_kernel_keeps_a_cgroups_limit_and_counts(group: Cgroup) -> None:
     held = subprocess.Popen(
         [sys.executable, "-c", HOLD.format(mib=300)], preexec_fn=lambda: group.enter(os.getpid())
     )
-    assert held.wait(timeout=20) == -9
+    assert held.wait(timeout=GUARD_SECONDS) == -9
     overrun = group.overrun(held.pid)
     assert overrun is not None
     assert overrun.used_gib == pytest.approx(0.1, abs=0.01)
@@ -160,4 +160,4 @@ def test_the_process_that_was_ended_is_gone() -> None:
     wait_for_line(worker)
     assert Polled(0.01).overrun(worker.pid) is not None
     end(worker)
-    assert until(lambda: Process.find(worker.pid) is None, seconds=5)
+    assert until(lambda: Process.find(worker.pid) is None)

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import tomllib
 from tests.outsider.install import declare, install
+from tests.waiting import GUARD_SECONDS
 
 from muster.airflow.provider import get_provider_info
 from muster.core import extensions
@@ -45,7 +46,9 @@ def muster(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONPATH": str(folder), "MUSTER_HOME": str(folder / "home")}
     FolderStore(folder / "home" / "store")
     command = [sys.executable, "-m", "muster", *words]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
+    return subprocess.run(
+        command, env=environment, capture_output=True, text=True, check=False, timeout=GUARD_SECONDS
+    )
 
 
 def test_an_outsiders_is_found_as_our_own_are(outside: Path) -> None:

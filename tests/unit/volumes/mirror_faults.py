@@ -18,6 +18,7 @@ sys.path.append(str(Path(__file__).parents[3]))
 from tests.contract.mirrored import assert_restores, facts, fill, mirror
 from tests.forks import forks
 from tests.unit.volumes.commit_faults import fate
+from tests.waiting import GUARD_SECONDS
 
 from muster.core.address import pinned
 from muster.ext.mirrors.folder import FolderHome
@@ -60,7 +61,7 @@ def steps_of(source, kind, root):
     reading, writing = _FORKS.Pipe()
     child = _FORKS.Process(target=counted, args=(source.layout.root, kind, root, writing))
     child.start()
-    child.join(60)
+    child.join(GUARD_SECONDS)
     return reading.recv()
 
 
@@ -83,7 +84,7 @@ def killed_at(step, source, kind, root):
     """Mirror in a process that is killed at its `step`-th change; return its exit code."""
     child = _FORKS.Process(target=killed, args=(step, source.layout.root, kind, root))
     child.start()
-    child.join(60)
+    child.join(GUARD_SECONDS)
     return child.exitcode
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from tests.contract.test_store import seal_written, write
 from tests.namespaces import on_a_small_disk
+from tests.waiting import GUARD_SECONDS
 
 from muster.core import wire
 from muster.core.data import CARRIED, CHECKPOINTS, OutputTarget
@@ -317,7 +318,7 @@ def test_ten_processes_commit_to_one_volume(work, store, tmp_path):
 def test_a_disk_that_is_really_full(tmp_path):
     script = Path(__file__).parent / "full_disk.py"
     command = on_a_small_disk(tmp_path, 2, sys.executable, script, tmp_path)
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=GUARD_SECONDS)
     assert done.returncode == 0, done.stderr
 
 

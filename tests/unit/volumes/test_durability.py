@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from tests.waiting import GUARD_SECONDS
 
 from muster.core.errors import StoreError
 from muster.volumes import attempts
@@ -85,7 +86,7 @@ def test_who_wants_a_lock_alone_waits_for_those_who_share_it(tmp_path, monkeypat
         with locked(tmp_path / "lock", shared=True):
             thread.start()
         assert not had.is_set()
-    thread.join(10)
+    thread.join(GUARD_SECONDS)
     assert had.is_set()
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.waiting import GUARD_SECONDS
 
 from muster.backends.jobs.ending import record
 from muster.core.errors import EmptyOutput
@@ -216,7 +217,7 @@ def test_a_replica_says_that_its_worker_was_lost_while_the_engines_head_listens(
             assert rank.stdout is not None
             said = rank.stdout.readline()
             (tmp_path / "main-0.json").touch()  # the first replica has sealed
-            assert rank.wait(30) == 0
+            assert rank.wait(GUARD_SECONDS) == 0
     found = losses(f"[rank 1] {said}".encode())
     assert [(loss.replica, loss.how) for loss in found] == ([] if status else [(1, "killed by SIGKILL")])
     assert not status or said == f"the engine's worker ended with exit status {status}: another one begins\n"

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.waiting import GUARD_SECONDS
 
 from muster.core.data import Input, OutputTarget, Pinned
 from muster.core.job import JobSpec, Launcher, Role
@@ -21,7 +22,6 @@ from muster.core.wire import dumps, loads
 from muster.images.worker_archive import worker_folder
 
 DIGEST = "b3:" + "0" * 64
-RUN_SECONDS = 30.0
 IMPORT_SECONDS = 300.0  # torch, the first time
 
 
@@ -134,7 +134,9 @@ class Bench:
         return process
 
     def wait(self, process: subprocess.Popen[str], replica: Replica) -> Ended:
-        log, _ = process.communicate(timeout=RUN_SECONDS if self.python == sys.executable else IMPORT_SECONDS)
+        log, _ = process.communicate(
+            timeout=GUARD_SECONDS if self.python == sys.executable else IMPORT_SECONDS
+        )
         report, part = Path(replica.report), Path(replica.sealed)
         return Ended(
             code=process.returncode,

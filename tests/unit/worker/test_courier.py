@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.waiting import GUARD_SECONDS
 
 from muster.worker.courier import Courier
 from muster.worker.spool import LineSpool
@@ -27,7 +28,7 @@ class Service:
         self.asked.set()
         if self.error is not None:
             raise self.error
-        assert self.go_on.wait(30)
+        assert self.go_on.wait(GUARD_SECONDS)
         return offset + len(lines)
 
 
@@ -52,7 +53,7 @@ def test_what_ends_it_is_known_and_nobody_waits_for_room(
     courier = Courier(Service(error), spool, wake=woken.set)  # type: ignore[arg-type]
     courier.start()
     spool.add(FULL)
-    assert woken.wait(30)
+    assert woken.wait(GUARD_SECONDS)
     spool.add(FULL)
     assert (courier.stale, courier.refused) == (stale, refused)
     assert not courier.finish(seconds=30)
@@ -77,7 +78,7 @@ def test_who_is_told_to_stop_waits_for_no_room(spool: LineSpool, told: list[int]
     courier = Courier(service, spool, wake=lambda: None)  # type: ignore[arg-type]
     courier.start()
     spool.add(FULL)
-    assert service.asked.wait(30)
+    assert service.asked.wait(GUARD_SECONDS)
     teller = threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGUSR1))
     teller.start()
     spool.add(FULL)  # the service has taken nothing yet

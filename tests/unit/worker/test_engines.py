@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from tests.ports import free_port
+from tests.waiting import GUARD_SECONDS
 
 from muster.core.errors import SpecError
 from muster.core.job import Launcher, Role
@@ -198,7 +199,7 @@ def test_a_worker_that_comes_after_the_end_meets_nobody_and_ends_well(
     environment = {"SPARK_HOME": "/spark", "SPARK_CONF_DIR": str(tmp_path)}
     module = launcher_of(Launcher(launcher))
     assert module.meet(late, [environment]) == []
-    rank = subprocess.run(module.worker(late, environment), check=False, timeout=30)
+    rank = subprocess.run(module.worker(late, environment), check=False, timeout=GUARD_SECONDS)
     assert rank.returncode == 0
 
 
@@ -224,7 +225,7 @@ def kept(
     monkeypatch.setattr(engine, "LIMITS", limits)
     words = engine.kept(replica, (sys.executable, "-c", program, replica.sealed), host="127.0.0.1")
     with socket.create_server(("127.0.0.1", replica.master_port)) if head else nullcontext():
-        return subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+        return subprocess.run(words, capture_output=True, text=True, timeout=GUARD_SECONDS, check=False)
 
 
 # Its last word says where it writes how often it has begun.

@@ -149,7 +149,7 @@ def test_ranks_die_with_a_worker_that_is_killed(bench, start: str) -> None:
     pids = [int(bench.line(process, "pid").split()[-1]) for _ in range(2)]
     assert all(map(Process.find, pids))
     process.kill()
-    assert until(lambda: not any(map(Process.find, pids)), seconds=30)
+    assert until(lambda: not any(map(Process.find, pids)))
 
 
 def test_nothing_outlives_a_rank_that_fails(bench) -> None:

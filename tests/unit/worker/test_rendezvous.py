@@ -5,12 +5,12 @@ from __future__ import annotations
 import signal
 import socket
 import subprocess
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.waiting import eventually
 
 from muster.core.job import Role
 from muster.worker import rendezvous
@@ -101,11 +101,8 @@ def test_a_replica_that_waits_for_a_name_ends_when_it_is_told_to(bench) -> None:
     bench.code(t="import time\ndef f():\n    print('a rank began')\n    time.sleep(600)")
     waiting = second(bench, 1, launcher="torchrun", host="absent.invalid")
     process = bench.start(waiting)
-    deadline = time.monotonic() + 20
-    while not waits_alone(process, waiting.scratch):
-        assert process.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    eventually(lambda: waits_alone(process, waiting.scratch) or process.poll() is not None)
+    assert process.poll() is None
     process.send_signal(signal.SIGTERM)
     ended = bench.wait(process, waiting)
     assert (ended.code, ended.log, ended.report) == (-signal.SIGTERM, "", None)

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -62,9 +61,7 @@ def started() -> Iterator[Callable[..., TaskProcess]]:
 
 
 def to_the_end(process: TaskProcess, heard: Heard) -> TaskProcess:
-    deadline = time.monotonic() + 20
-    while not hear([process], heard, 0.1):
-        assert time.monotonic() < deadline
+    eventually(lambda: hear([process], heard, 0.1))
     return process
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from tests.unit.backends.kubernetes.api_server import Answer, ApiServer, Asked, api_server, status
-from tests.waiting import eventually
+from tests.waiting import GUARD_SECONDS, eventually
 
 from muster.backends.kubernetes import reaper
 from muster.backends.kubernetes.api.client import Client
@@ -150,7 +150,7 @@ def reaping(cluster: Cluster) -> Iterator[ApiServer]:
         finally:
             one.close()
             cluster.end.set()
-            thread.join(5)
+            thread.join(GUARD_SECONDS)
             assert not thread.is_alive()
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from tests.unit.backends.releases.world import NAME, Killed, World, spec
+from tests.waiting import GUARD_SECONDS
 
 from muster.backends.base import PATIENCE_SECONDS
 from muster.backends.releases import judge
@@ -664,7 +665,7 @@ def test_errors_of_users_do_not_wait_behind_a_smoke_request_that_hangs(world: Wo
 
     def hangs(name: str, revision: str, request: SmokeRequest) -> tuple[Answer, ...]:
         asks.append(revision)
-        released.wait(60)
+        released.wait(GUARD_SECONDS)
         return hung(name, revision, request)
 
     world.ask = hangs  # type: ignore[method-assign]
@@ -691,7 +692,7 @@ def test_an_answer_that_takes_its_time_is_taken_at_a_later_look(
     released, ask = threading.Event(), world.ask
 
     def slow(name: str, revision: str, request: SmokeRequest) -> tuple[Answer, ...]:
-        released.wait(60)
+        released.wait(GUARD_SECONDS)
         return ask(name, revision, request)
 
     world.ask = slow  # type: ignore[method-assign]

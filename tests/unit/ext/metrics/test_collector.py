@@ -9,6 +9,7 @@ from collections.abc import Iterable
 import httpx
 import pytest
 from tests.unit.ext.metrics.conftest import Scrapes, values
+from tests.waiting import GUARD_SECONDS
 
 from muster.core.errors import SpecError, StoreError
 from muster.ext.metrics.collector import EVERY_SECONDS, MusterCollector
@@ -85,7 +86,7 @@ def test_a_part_that_does_not_answer_delays_no_page_for_ever_and_is_not_asked_tw
 
     def slow() -> Iterable[Sample]:
         asked.append(1)
-        go.wait(60)
+        go.wait(GUARD_SECONDS)
         return [VOLUMES]
 
     scrape = scrapes.of({MetricsPart.STORE: slow, MetricsPart.JOBS: lambda: [JOBS]}, most_seconds=0.05)

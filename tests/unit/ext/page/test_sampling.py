@@ -36,7 +36,7 @@ def test_it_goes_on_after_an_error_in_one_thread_until_it_is_ended() -> None:
     sampling = CounterSampling(opening, seconds=0.001)  # type: ignore[arg-type]
     sampling.begin()
     sampling.begin()
-    assert until(lambda: opening.looks >= 3, seconds=30)
+    assert until(lambda: opening.looks >= 3)
     sampling.end()
     assert len(opening.threads) == 1
     assert not any(each.name == "muster-deployments" for each in set(threading.enumerate()) - others)

@@ -51,7 +51,7 @@ def written(path: Path, *, count: int) -> list[int]:
 
 
 def gone(pids: list[int]) -> bool:
-    return until(lambda: not any(Process.find(pid) for pid in pids), seconds=10)
+    return until(lambda: not any(Process.find(pid) for pid in pids))
 
 
 def test_how_it_ended_is_said_in_words(made: list[Component], tmp_path: Path) -> None:
@@ -130,7 +130,7 @@ def test_a_worker_that_dies_is_missed(made: list[Component], tmp_path: Path) -> 
     assert not c.lost_worker()
     (worker,) = children(c.process.pid)
     os.kill(worker, signal.SIGKILL)
-    assert until(c.lost_worker, seconds=10)
+    assert until(c.lost_worker)
     assert not c.lost_worker()
 
 

@@ -124,4 +124,4 @@ def test_it_dies_with_its_parent_whose_lock_it_does_not_keep(tmp_path: Path, num
             fcntl.flock(
                 lock, fcntl.LOCK_EX | fcntl.LOCK_NB
             )  # it fails where another process still holds the lock
-    assert until(lambda: not child.alive, seconds=10)
+    assert until(lambda: not child.alive)

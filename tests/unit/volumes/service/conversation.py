@@ -22,6 +22,7 @@ from typing import Any
 
 import uvicorn
 from blake3 import blake3
+from tests.waiting import GUARD_SECONDS
 
 from muster.core.data import OutputTarget
 from muster.core.errors import MusterError
@@ -125,7 +126,7 @@ def recorded(folder: Path) -> Iterator[tuple[str, tuple[bytes, ...], Recorder]]:
             yield f"http://127.0.0.1:{listening.getsockname()[1]}", keys, recorder
         finally:
             server.should_exit = True
-            thread.join(30)
+            thread.join(GUARD_SECONDS)
 
 
 def talk(url: str, keys: tuple[bytes, ...], folder: Path) -> None:

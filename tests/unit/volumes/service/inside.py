@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import socket
 import threading
-import time
 
 import uvicorn
 from tests.unit.volumes.service.process import Service
+from tests.waiting import GUARD_SECONDS, eventually
 
 from muster.volumes.folder import FolderStore
 from muster.volumes.service.app import create_app
@@ -26,12 +26,9 @@ class Inside(Service):
         listening = socket.create_server(("127.0.0.1", self.port))
         self._thread = threading.Thread(target=self._server.run, args=([listening],), daemon=True)
         self._thread.start()
-        deadline = time.monotonic() + 30
-        while not self.answers():
-            assert time.monotonic() < deadline
-            time.sleep(0.005)
+        eventually(self.answers)
 
     def kill(self) -> None:
         """End it."""
         self._server.should_exit = True
-        self._thread.join(30)
+        self._thread.join(GUARD_SECONDS)

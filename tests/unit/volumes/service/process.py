@@ -7,14 +7,15 @@ take.
 from __future__ import annotations
 
 import socket
-import time
 from collections.abc import Callable
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import TypeVar
 
 import httpx
+from tests import waiting
 from tests.forks import forks
+from tests.waiting import GUARD_SECONDS, eventually
 
 from muster.volumes.service import tokens
 from muster.volumes.service.client import ServiceStore
@@ -61,11 +62,8 @@ class Service:
         arguments += self._words
         self.process = _FORKS.Process(target=main, args=(arguments,))
         self.process.start()
-        deadline = time.monotonic() + 30
-        while not self.answers():
-            assert self.process.is_alive()
-            assert time.monotonic() < deadline
-            time.sleep(0.005)
+        eventually(lambda: self.answers() or not self.process.is_alive())
+        assert self.process.is_alive()
 
     def answers(self) -> bool:
         """Whether it is there."""
@@ -109,16 +107,19 @@ class Service:
             headers={"authorization": f"Bearer {token}"},
             trust_env=False,
             verify=False,  # it speaks plain HTTP: to read the machine's certificates takes 40 ms
-            timeout=30,
+            timeout=GUARD_SECONDS,
             # Where threads share one and only some are kept, httpcore closes those that were just given to a thread.
             limits=httpx.Limits(max_keepalive_connections=None),
         )
 
 
-def until(look: Callable[[], T], holds: Callable[[T], bool], *, seconds: float = 30) -> T:
+def until(look: Callable[[], T], holds: Callable[[T], bool]) -> T:
     """Look until it holds, and return what was seen."""
-    deadline = time.monotonic() + seconds
-    while not holds(seen := look()):
-        assert time.monotonic() < deadline, seen
-        time.sleep(0.01)
-    return seen
+    seen: list[T] = []
+
+    def held() -> bool:
+        seen[:] = [look()]
+        return holds(seen[0])
+
+    assert waiting.until(held), seen
+    return seen[0]

@@ -8,6 +8,7 @@ import httpx
 import pytest
 from tests.unit.volumes.service.inside import Inside
 from tests.unit.volumes.service.process import until
+from tests.waiting import GUARD_SECONDS
 
 from muster.core.errors import StoreError
 from muster.volumes import fsck
@@ -30,7 +31,7 @@ def checking(monkeypatch):
     def check(*store, deep, protect, progress):
         begun.append(deep)
         progress("volume://v@1", 1, 2)
-        assert go_on.wait(30)
+        assert go_on.wait(GUARD_SECONDS)
         return CHECK(*store, deep=deep, protect=protect, progress=progress)
 
     monkeypatch.setattr(fsck, "check", check)
@@ -47,7 +48,7 @@ def test_it_is_one_however_often_it_is_asked_for(service, checking):
             f"authorization: Bearer {service.token()}\r\n\r\n".encode()
         )
     until(lambda: begun, bool)
-    with httpx.Client(base_url=service.url, trust_env=False, timeout=5) as client:
+    with httpx.Client(base_url=service.url, trust_env=False, timeout=GUARD_SECONDS) as client:
         assert client.get("/healthz").text == "ok\n"
     store, told = service.client(), []
     assert store.volumes() == []

@@ -7,6 +7,7 @@ import httpx
 import pytest
 from tests.unit.volumes.service.inside import Inside
 from tests.unit.volumes.service.process import until
+from tests.waiting import GUARD_SECONDS
 
 from muster.volumes.service import clients
 
@@ -26,7 +27,9 @@ def connect(service):
     with ExitStack() as opened:
 
         def connection(sent=b""):
-            made = opened.enter_context(socket.create_connection(("127.0.0.1", service.port), timeout=10))
+            made = opened.enter_context(
+                socket.create_connection(("127.0.0.1", service.port), timeout=GUARD_SECONDS)
+            )
             made.sendall(sent)
             return made
 
@@ -34,7 +37,7 @@ def connect(service):
 
 
 def healthy(service):
-    return httpx.get(f"{service.url}/healthz", trust_env=False, timeout=10).text == "ok\n"
+    return httpx.get(f"{service.url}/healthz", trust_env=False, timeout=GUARD_SECONDS).text == "ok\n"
 
 
 def test_half_heads_are_given_up_in_favour_of_others(service, connect):

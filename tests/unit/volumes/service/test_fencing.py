@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from tests.unit.volumes.service.gang import Gang, make_spec
 from tests.unit.volumes.service.process import until
+from tests.waiting import GUARD_SECONDS
 
 from muster.core.status import JobState
 from muster.volumes.service.client import ServiceStore
@@ -38,7 +39,7 @@ def going_on(act: Callable[[int], None]) -> Iterator[None]:
 
     thread = threading.Thread(target=run)
     thread.start()
-    assert once.wait(30)
+    assert once.wait(GUARD_SECONDS)
     try:
         yield
     finally:

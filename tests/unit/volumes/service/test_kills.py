@@ -4,13 +4,14 @@ import random
 import subprocess
 import sys
 import threading
-import time
+from contextlib import suppress
 
 import httpx
 import pytest
 from tests.namespaces import on_a_small_disk
 from tests.unit.volumes.service.gang import Gang, make_spec
 from tests.unit.volumes.service.process import Service, until
+from tests.waiting import GUARD_SECONDS, eventually
 
 from muster.core.status import JobState
 from muster.core.wire import loads
@@ -33,16 +34,14 @@ def test_what_was_sealed_when_it_died_is_committed_by_the_next(tmp_path):
 
 def persist(ask):
     """As a pod does: ask again while nothing answers, or a proxy in between says so."""
-    deadline = time.monotonic() + 60
-    while True:
-        try:
+
+    def answered():
+        with suppress(httpx.TransportError):
             answer = ask()
-            if answer.status_code < 500:
-                return answer
-        except httpx.TransportError:
-            pass
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+            return answer.status_code < 500 and [answer]
+
+    (answer,) = eventually(answered)
+    return answer
 
 
 class Pod:
@@ -88,7 +87,7 @@ def work(service, folder, name, jobs):
             store.add(f"put-{name}", folder / name)
             for thread in threads:
                 thread.join()
-            until(lambda: store.ledger.status(job_id), lambda status: status.state.ended, seconds=60)  # noqa: B023
+            until(lambda: store.ledger.status(job_id), lambda status: status.state.ended)  # noqa: B023
 
 
 def soak(folder, *, people, jobs, mean_seconds):
@@ -144,5 +143,5 @@ def test_hundreds_of_kills_at_random_moments(tmp_path):
 def test_a_disk_that_is_really_full(tmp_path):
     words = (sys.executable, "-m", "tests.unit.volumes.service.full_disk", tmp_path)
     command = on_a_small_disk(tmp_path, 4, *words)
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=GUARD_SECONDS)
     assert done.returncode == 0, done.stderr

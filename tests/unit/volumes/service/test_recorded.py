@@ -14,6 +14,7 @@ import httpx
 import pytest
 from tests.unit.volumes.service.conversation import conversation, plain, recorded
 from tests.unit.volumes.service.process import until
+from tests.waiting import GUARD_SECONDS
 
 from muster.core.errors import SpecError
 from muster.core.replica import PartManifest, Report
@@ -93,7 +94,7 @@ def test_earlier_clients_and_pods_are_answered_as_they_were(tmp_path, release):
     with recorded(tmp_path) as (url, keys, recorder):
         token = operator_token(keys, lifetime_seconds=3600)
         client = httpx.Client(
-            base_url=url, headers={"authorization": f"Bearer {token}"}, trust_env=False, timeout=30
+            base_url=url, headers={"authorization": f"Bearer {token}"}, trust_env=False, timeout=GUARD_SECONDS
         )
         with client:
             for number, exchange in enumerate(load(release)):
@@ -108,7 +109,6 @@ def test_earlier_clients_and_pods_are_answered_as_they_were(tmp_path, release):
                         said["status"] == exchange["status"]
                         and holds(document(said["answer"]), document(exchange["answer"]))
                     ),
-                    seconds=10,
                 )
 
 

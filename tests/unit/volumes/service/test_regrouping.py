@@ -15,6 +15,7 @@ import pytest
 from tests.unit.volumes.service.gang import Gang, make_spec
 from tests.unit.volumes.service.inside import Inside
 from tests.unit.volumes.service.process import until
+from tests.waiting import GUARD_SECONDS
 
 from muster.core.errors import Conflict
 from muster.core.going_on import Going, Gone, Outlook
@@ -81,7 +82,7 @@ def gone(
 
 def outlook(gang: Gang, index: int = 0, *, known: str = "", attempt: int | None = None) -> Outlook:
     query = urlencode({"known": known})
-    answer = gang.pods.get(f"{gang.path(index, attempt=attempt)}/outlook?{query}", timeout=60)
+    answer = gang.pods.get(f"{gang.path(index, attempt=attempt)}/outlook?{query}", timeout=GUARD_SECONDS)
     answer.raise_for_status()
     return loads(Outlook, answer.content)
 

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 from tests.unit.volumes.service.process import KEY, Service, until
+from tests.waiting import GUARD_SECONDS
 
 from muster.volumes.service import tokens
 from muster.volumes.service.client import ServiceStore
@@ -61,7 +62,7 @@ def test_what_it_cannot_serve_is_told_in_a_line(tmp_path, key, in_use, wrong):
     else:
         port = "99999"
     done = start("--store", store, "--key", key, "--port", port)
-    _, said = done.communicate(timeout=30)
+    _, said = done.communicate(timeout=GUARD_SECONDS)
     assert done.returncode == 2
     assert said.count("\n") == 1
     assert "the store service cannot start: " in said
@@ -70,7 +71,7 @@ def test_what_it_cannot_serve_is_told_in_a_line(tmp_path, key, in_use, wrong):
 @pytest.mark.slow
 def test_it_prints_an_operators_token(tmp_path, key):
     done = start("--key", key, "--print-token", "1")
-    text, _ = done.communicate(timeout=30)
+    text, _ = done.communicate(timeout=GUARD_SECONDS)
     assert tokens.verify((KEY.encode(),), text.strip()).kind is tokens.TokenKind.OPERATOR
 
 
@@ -94,7 +95,7 @@ def test_a_second_service_waits_until_the_first_is_gone(tmp_path):
         until(first.answers, bool)
         assert first.client("other").volumes() == []
         second.terminate()
-        assert second.wait(timeout=30) == TOLD_TO_END
+        assert second.wait(timeout=GUARD_SECONDS) == TOLD_TO_END
 
 
 @pytest.mark.slow
@@ -106,7 +107,7 @@ def test_one_that_waits_handles_its_end(tmp_path, free_ports, advertise):
         waiting_beside(first, port=free_ports[0], advertise=advertise) as second,
     ):
         second.terminate()
-        assert second.wait(timeout=30) == TOLD_TO_END
+        assert second.wait(timeout=GUARD_SECONDS) == TOLD_TO_END
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ import pytest
 from tests.unit.volumes.service.gang import Gang, make_spec
 from tests.unit.volumes.service.inside import Inside
 from tests.unit.volumes.service.process import until
+from tests.waiting import GUARD_SECONDS
 
 from muster.volumes.service import calls
 
@@ -37,7 +38,7 @@ def silent(gang):
 @pytest.mark.parametrize(("method", "what"), [("POST", "lines?offset=0"), ("PUT", "seal")])
 def test_nobody_else_waits(service, gang, store, silent, method, what):
     silent(service, what, method)
-    with httpx.Client(base_url=service.url, trust_env=False, timeout=5) as client:
+    with httpx.Client(base_url=service.url, trust_env=False, timeout=GUARD_SECONDS) as client:
         for _ in range(5):
             assert client.get("/healthz").text == "ok\n"
             assert store.ledger.status(gang.job_id).job_id == gang.job_id

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from tests.unit.volumes.service.process import until
+from tests.waiting import GUARD_SECONDS
 
 from muster.volumes.service.standby import announce, stand_by
 
@@ -69,14 +70,14 @@ def second(tmp_path: Path, first: First) -> Iterator[tuple[int, threading.Event]
     thread.start()
     yield listening.getsockname()[1], has_it
     first.end()
-    thread.join(10)
+    thread.join(GUARD_SECONDS)
     assert not thread.is_alive()
     listening.close()
     os.close(lock)
 
 
 def ask(port: int, *words: bytes) -> bytes:
-    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", port), timeout=GUARD_SECONDS) as connection:
         answers = b""
         for each in words:
             connection.sendall(each)
@@ -112,7 +113,7 @@ def test_it_has_the_lock_once_the_first_one_is_gone(
     first: First, second: tuple[int, threading.Event]
 ) -> None:
     port, has_it = second
-    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", port), timeout=GUARD_SECONDS) as connection:
         connection.sendall(b"abc")
         assert connection.recv(99) == b"cba"
         connection.close()

@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from tests.unit.volumes.service.gang import Gang, make_spec
 from tests.unit.volumes.service.inside import Inside
+from tests.waiting import GUARD_SECONDS
 
 from muster.volumes import attempts
 from muster.volumes.service import starts
@@ -27,7 +28,7 @@ def copying(monkeypatch):
 
     def copy(source, target):
         begun.append(source)
-        assert go_on.wait(30)
+        assert go_on.wait(GUARD_SECONDS)
         copy_tree(source, target)
 
     monkeypatch.setattr(attempts, "copy_tree", copy)

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from tests.unit.backends.kubernetes.api_server import Answer, ApiServer, Asked, api_server, status
+from tests.waiting import GUARD_SECONDS
 
 from muster.backends.kubernetes.api import watching
 from muster.backends.kubernetes.api.client import Client
@@ -167,11 +168,11 @@ def test_it_is_closed_while_it_waits(caplog: pytest.LogCaptureFixture) -> None:
 
         thread = threading.Thread(target=follow)
         thread.start()
-        assert came.wait(10)
+        assert came.wait(GUARD_SECONDS)
         assert watch.silent_seconds < 60
         watch.close()
         watch.close()
-        thread.join(10)
+        thread.join(GUARD_SECONDS)
         hold.set()
     assert not thread.is_alive()
     assert not caplog.text
@@ -181,7 +182,7 @@ def test_a_kind_of_which_nothing_happens_is_no_fault(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Of some kinds there are no bookmarks."""
-    monkeypatch.setattr(watching, "SILENT_SECONDS", 0.05)
+    monkeypatch.setattr(watching, "SILENT_SECONDS", 0.5)  # a busy machine answers later than in 0.05 s
     hold = threading.Event()
     ages: list[float] = []
 
@@ -208,7 +209,7 @@ def test_a_kind_of_which_nothing_happens_is_no_fault(
 def test_a_watch_that_has_long_told_nothing_may_be_mute(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(watching, "SILENT_SECONDS", 0.05)
+    monkeypatch.setattr(watching, "SILENT_SECONDS", 0.5)
     monkeypatch.setattr(watching, "MUTE_SECONDS", 0.01)
     hold = threading.Event()
     with api_server(listed(version=7), Answer(hold=hold), listed(pod("b", 8), version=9)) as server:

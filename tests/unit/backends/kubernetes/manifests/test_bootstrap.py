@@ -8,7 +8,6 @@ import subprocess
 import sys
 import tarfile
 import threading
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -16,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from tests.unit.backends.kubernetes.golden import EXAMPLES, KUEUE, SITE
+from tests.waiting import eventually
 
 from muster.backends.kubernetes.manifests import bootstrap, wiring
 from muster.backends.kubernetes.manifests.wiring import Submission
@@ -189,13 +189,6 @@ def caught(pid: int, number: int) -> bool:
     return bool(int(mask, 16) >> (number - 1) & 1)
 
 
-def wait_for(condition: Callable[[], bool], *, seconds: float = 20.0) -> None:
-    limit = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < limit
-        time.sleep(0.01)
-
-
 @pytest.mark.parametrize(
     ("status", "message"), [(401, "refuses this job's token"), (404, "has nothing for this job")]
 )
@@ -227,7 +220,7 @@ def test_a_pod_that_is_deleted_ends_at_once_though_it_is_its_first_process(tmp_p
     pod = Pod(tmp_path, port=9, patience_seconds=60)
     program = [sys.executable, "-I", bootstrap.__file__, json.dumps(pod.told())]
     with subprocess.Popen(program) as running:
-        wait_for(lambda: caught(running.pid, signal.SIGTERM))
+        eventually(lambda: caught(running.pid, signal.SIGTERM))
         running.terminate()
         assert running.wait() == bootstrap.KILLED
 

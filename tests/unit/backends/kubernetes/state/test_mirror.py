@@ -2,14 +2,13 @@ from __future__ import annotations
 
 import json
 import threading
-import time
-from collections.abc import Callable
 from contextlib import closing
 from typing import Any
 
 import pytest
 from tests.unit.backends.kubernetes.api_server import Answer, Asked, api_server, status
 from tests.unit.backends.kubernetes.recordings import names, recorded
+from tests.waiting import GUARD_SECONDS, eventually
 
 from muster.backends.kubernetes.api.client import Client
 from muster.backends.kubernetes.api.kinds import EVENT, JOB, JOB_SET, POD, WORKLOAD, kind_of
@@ -58,18 +57,11 @@ class Scripted:
         kind = asked.path.rpartition("/")[2]
         if asked.query.get("watch") != "true":
             return Answer(body={"metadata": {"resourceVersion": "7"}, "items": list(self.lists[kind])})
-        self.go.wait(10)
+        self.go.wait(GUARD_SECONDS)
         if kind in self.too_old:
             self.too_old.remove(kind)
             return status(410, "Expired", "too old resource version")
         return Answer(lines=self.changes.pop(kind, ()), hold=self.end)
-
-
-def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come to be"
-        threading.Event().wait(0.01)
 
 
 KINDS = (JOB_SET, POD, WORKLOAD, EVENT)
@@ -117,7 +109,7 @@ def test_what_changes() -> None:
         mirror.wait(timeout_seconds=10)
         one, two, workloads = mirror.seen("one"), mirror.seen("two"), mirror.workloads()
         scripted.go.set()
-        until(lambda: mirror.seen("one") is not one)
+        eventually(lambda: mirror.seen("one") is not one)
         assert mirror.seen("two") is two
         assert mirror.workloads() != workloads
         workload = mirror.seen("one").workload
@@ -138,7 +130,7 @@ def test_one_strange_annotation_blinds_nobody() -> None:
         mirror.wait(timeout_seconds=10)
         assert len(mirror.seen("one").pods) == 1
         scripted.go.set()
-        until(lambda: len(mirror.seen("one").pods) == 2)
+        eventually(lambda: len(mirror.seen("one").pods) == 2)
         scripted.end.set()
 
 
@@ -151,12 +143,12 @@ def test_a_pod_that_ended_badly_is_kept_as_long_as_its_job() -> None:
     ):
         mirror.wait(timeout_seconds=10)
         scripted.go.set()
-        until(lambda: len(mirror.seen("one").pods) == 1)
+        eventually(lambda: len(mirror.seen("one").pods) == 1)
         assert mirror.seen("one").pods[0]["metadata"]["name"] == "one-main-0-0"
         scripted.lists |= {"jobsets": SETS[1:], "pods": ()}
         scripted.too_old = {"jobsets", "pods"}
         scripted.end.set()
-        until(lambda: mirror.seen("one").root is None)
+        eventually(lambda: mirror.seen("one").root is None)
         assert mirror.seen("one").pods == ()
 
 
@@ -186,7 +178,7 @@ def test_of_pods_that_ended_badly_those_of_the_last_two_starts_are_kept(restarts
     ):
         mirror.wait(timeout_seconds=10)
         scripted.go.set()
-        until(lambda: any(pod["metadata"]["name"] == "last" for pod in mirror.seen("one").pods))
+        eventually(lambda: any(pod["metadata"]["name"] == "last" for pod in mirror.seen("one").pods))
         names = {pod["metadata"]["name"] for pod in mirror.seen("one").pods}
         assert names == {"last", "p-0-3", "p-1-3", "p-0-4", "p-1-4"}
         assert len(mirror.job_of) == len(names) + len(SETS)
