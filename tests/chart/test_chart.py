@@ -376,7 +376,7 @@ def test_no_account_may_write_what_it_need_not() -> None:
 def test_an_operator_may_do_what_muster_needs_and_nothing_else(gateway: str, platform: str) -> None:
     """The rights are those that ``muster doctor`` asks for, verb by verb."""
     from muster.backends.kubernetes.api.kinds import INFERENCE_SERVICE, SELDON_DEPLOYMENT
-    from muster.backends.kubernetes.cluster.rights import helpful, needed, serving_rights
+    from muster.backends.kubernetes.cluster.discovery import helpful, needed, serving_rights
 
     kind = {"kserve": INFERENCE_SERVICE, "seldon": SELDON_DEPLOYMENT}[platform]
     made = render({**WHOLE, "serving": {**WHOLE["serving"], "platform": platform, "gateway": gateway}})

@@ -96,9 +96,7 @@ class ClusterPlace:
         """The nodes and the queues."""
         from muster.backends.kubernetes.state.capacity import ClusterCapacity
 
-        site = self.written.site
-        client = self.client.patient(LOOK_SECONDS)
-        return ClusterCapacity(client, namespace=site.namespace, resource=site.gpu_resource, queue=site.queue)
+        return ClusterCapacity(self.client.patient(LOOK_SECONDS), self.written.site)
 
     @cached_property
     def deployments(self) -> Deployments:

@@ -24,9 +24,8 @@ from muster.backends.kubernetes.api.kinds import Document
 from muster.backends.kubernetes.cluster.discovery import QUICK_SECONDS, Survey
 from muster.backends.kubernetes.cluster.facts import Flavor, condition, holds
 from muster.backends.kubernetes.labels import JOB as JOB_LABEL
-from muster.backends.kubernetes.lifecycle.ending import JobEnding
+from muster.backends.kubernetes.lifecycle.ending import JobEnding, RestartNotes
 from muster.backends.kubernetes.lifecycle.resizing import Resizing, as_made
-from muster.backends.kubernetes.lifecycle.restarts import RestartNotes
 from muster.backends.kubernetes.lifecycle.submitting import Submitter
 from muster.backends.kubernetes.manifests.pods import OWN_SECONDS
 from muster.backends.kubernetes.site import ClusterSite

@@ -10,39 +10,32 @@ import argparse
 import sys
 from collections.abc import Iterator, Sequence
 
+from muster.backends.kubernetes.api import kinds
 from muster.backends.kubernetes.api.access import connect
 from muster.backends.kubernetes.api.client import Client
-from muster.backends.kubernetes.api.kinds import (
-    CLUSTER_QUEUE,
-    INFERENCE_SERVICE,
-    JOB,
-    JOB_SET,
-    SELDON_DEPLOYMENT,
-    Document,
-    Kind,
-)
-from muster.backends.kubernetes.cluster.discovery import serves
+from muster.backends.kubernetes.api.kinds import Document, Kind
+from muster.backends.kubernetes.cluster.discovery import SERVING, serves
 from muster.backends.kubernetes.labels import JOB as JOB_LABEL
 from muster.backends.kubernetes.serving.names import DEPLOYMENT
 from muster.backends.kubernetes.state.observe import completed, failed
 from muster.core.errors import Forbidden, MusterError
 
 _RELEASE = "app.kubernetes.io/instance"
+_ROOTS = (kinds.JOB_SET, kinds.JOB)
 _MANY = 5
 PATIENCE_SECONDS = 20.0
 
 
 def users(client: Client, *, namespace: str, release: str) -> Iterator[str]:
     """Say what uses a release: jobs and deployments of its namespace, and workloads of any in its queues."""
-    roots = [each for kind in (JOB_SET, JOB) for each in _found(client, kind, namespace, JOB_LABEL)]
+    roots = [each for kind in _ROOTS for each in _found(client, kind, namespace, JOB_LABEL)]
     jobs = {each["metadata"]["labels"][JOB_LABEL] for each in roots if not (completed(each) or failed(each))}
     if jobs:
         yield f"{_listed('job', jobs)}: wait for the end, or `muster jobs cancel JOB`"
-    kinds = (INFERENCE_SERVICE, SELDON_DEPLOYMENT)
-    served = [each for kind in kinds for each in _found(client, kind, namespace, DEPLOYMENT)]
+    served = [each for kind in SERVING for each in _found(client, kind, namespace, DEPLOYMENT)]
     if names := {each["metadata"]["labels"][DEPLOYMENT] for each in served}:
         yield f"{_listed('deployment', names)}, which read the claim: `muster deployments retire NAME`"
-    for queue in _found(client, CLUSTER_QUEUE, None, f"{_RELEASE}={release}"):
+    for queue in _found(client, kinds.CLUSTER_QUEUE, None, f"{_RELEASE}={release}"):
         status = queue.get("status") or {}
         count = int(status.get("reservingWorkloads") or 0) + int(status.get("pendingWorkloads") or 0)
         if count:
@@ -59,7 +52,7 @@ def _found(client: Client, kind: Kind, namespace: str | None, labels: str) -> Se
     try:
         return client.find(kind, namespace=namespace, labels=labels)
     except Forbidden:
-        if kind in (JOB_SET, JOB):
+        if kind in _ROOTS:
             raise
         return ()
 

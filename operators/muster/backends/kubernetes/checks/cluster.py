@@ -7,22 +7,22 @@ left out.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from muster.backends.kubernetes.api.kinds import WORKLOAD
 from muster.backends.kubernetes.checks.gangs import gang_checks
-from muster.backends.kubernetes.checks.serving import serving_checks
-from muster.backends.kubernetes.cluster.discovery import discover, serves
-from muster.backends.kubernetes.cluster.rights import helpful, lacking, needed, rules
+from muster.backends.kubernetes.cluster import discovery
 from muster.core.check import Check, bad, ok, warn
-from muster.core.errors import MusterError
+from muster.core.errors import BackendError, MusterError, SpecError
 from muster.core.room import Room
 
 if TYPE_CHECKING:
+    from muster.backends.kubernetes.api.client import Client
     from muster.backends.kubernetes.cluster.facts import Cluster
     from muster.backends.kubernetes.place import ClusterPlace
+    from muster.backends.kubernetes.site import ClusterSite
     from muster.volumes.service.client import ServiceStore
 
 _DAY_SECONDS = 86_400.0
@@ -60,11 +60,11 @@ class _Site:
     @property
     def kueue(self) -> bool:
         """Whether the cluster has Kueue."""
-        return serves(self.served, WORKLOAD)
+        return discovery.serves(self.served, WORKLOAD)
 
     @cached_property
     def cluster(self) -> Cluster:
-        return discover(self.client, namespace=self.namespace, claim=self.written.site.claim)
+        return discovery.discover(self.client, namespace=self.namespace, claim=self.written.site.claim)
 
 
 def _store_checks(site: _Site) -> Iterator[Check]:
@@ -165,7 +165,7 @@ def _api_checks(site: _Site) -> Iterator[Check]:
         yield bad("namespace", error, "the other checks of the cluster need it")
         return
     yield from gang_checks(cluster, client=site.client, site=site.written.site)
-    yield from serving_checks(cluster, client=site.client, site=site.written.site, served=site.served)
+    yield from _serving_checks(site)
 
 
 def _tried(name: str, look: Callable[[], Check]) -> Check:
@@ -176,24 +176,83 @@ def _tried(name: str, look: Callable[[], Check]) -> Check:
 
 
 def _rights(site: _Site) -> Check:
-    missing = lacking(site.client, needed(kueue=site.kueue), namespace=site.namespace, served=site.served)
-    if missing:
-        what = ", ".join(f"{right.verb} {right.resource}" for right in missing)
-        return bad(
-            "rights",
-            f"this account may not, in namespace {site.namespace}: {what}",
-            f"give it a Role there, like that of the chart's operator account, with {rules(missing)}",
-        )
-    return ok("rights", f"all that jobs need in namespace {site.namespace}")
+    give = "give it a Role there, like that of the chart's operator account,"
+    return _granted(site, "rights", discovery.needed(kueue=site.kueue), by="jobs", give=give)
+
+
+def _granted(site: _Site, name: str, wanted: Iterable[discovery.Right], *, by: str, give: str) -> Check:
+    missing = discovery.lacking(site.client, wanted, namespace=site.namespace, served=site.served)
+    if not missing:
+        return ok(name, f"all that {by} need in namespace {site.namespace}")
+    what = ", ".join(f"{right.verb} {right.resource}" for right in missing)
+    found = f"this account may not, in namespace {site.namespace}: {what}"
+    return bad(name, found, f"{give} with {discovery.rules(missing)}")
 
 
 def _reading(site: _Site) -> Check:
-    missing = lacking(site.client, helpful(kueue=site.kueue), namespace=site.namespace, served=site.served)
+    missing = discovery.lacking(
+        site.client, discovery.helpful(kueue=site.kueue), namespace=site.namespace, served=site.served
+    )
     if missing:
         return warn(
             "reading",
             f"this account may not list {', '.join(right.resource for right in missing)}",
             "without it a job that can never run waits until its queue timeout, and `muster gpus` shows no "
-            f"nodes: give the account a ClusterRole with {rules(missing)}",
+            f"nodes: give the account a ClusterRole with {discovery.rules(missing)}",
         )
     return ok("reading", "nodes, quotas and flavors: a job that can never run is refused")
+
+
+def _serving_checks(site: _Site) -> Iterator[Check]:
+    if site.written.site.serving is None:
+        yield ok("serving", "on the machine that deploys: the cluster file sets no serving platform")
+        return
+    try:
+        yield _platform(site.client, site.written.site, site.cluster)
+        yield _serving_rights(site)
+        if site.written.site.gateway_metrics:
+            yield _gateway_metrics(site.written.site.gateway_metrics)
+    except MusterError as error:
+        yield bad("serving", error, "this check failed to run: try again, and see the checks above")
+
+
+def _platform(client: Client, site: ClusterSite, cluster: Cluster) -> Check:
+    from muster.backends.kubernetes.serving.kinds import check_platform
+
+    assert site.serving is not None
+    try:
+        check_platform(client, site, cluster)
+    except SpecError as error:
+        return bad("serving", error, "deployments need it; jobs run without")
+    if not site.gateway:
+        return warn(
+            "serving",
+            f"{site.serving.value}, without a Gateway",
+            "a release moves all traffic at once: set gateway and serving_url to move it in steps",
+        )
+    found = f"{site.serving.value}, users come through Gateway {site.gateway} at {site.url('NAME')}"
+    return ok("serving", found)
+
+
+def _gateway_metrics(url: str) -> Check:
+    from muster.backends.kubernetes.serving.gateway import addresses, ask
+
+    name = "gateway metrics"
+    try:
+        asked = [ask(url, address) for address in addresses(url)]
+    except BackendError as error:
+        return warn(
+            name,
+            str(error),
+            "while it cannot be read from here, errors that the Gateway itself answers are in no revision's counts",
+        )
+    return ok(name, f"{len(asked)} replicas of the Gateway report their answers")
+
+
+def _serving_rights(site: _Site) -> Check:
+    from muster.backends.kubernetes.serving.kinds import platform_of
+
+    of = site.written.site
+    wanted = discovery.serving_rights(platform_of(of).kind, gateway=bool(of.gateway))
+    give = "set serving.enabled of the chart, or give it a Role there"
+    return _granted(site, "rights to serve", wanted, by="deployments", give=give)

@@ -107,9 +107,7 @@ class Resizing:
     def __init__(
         self, client: Client, *, site: ClusterSite, store: ServiceStore, submitter: Submitter
     ) -> None:
-        self._capacity = ClusterCapacity(
-            client, namespace=site.namespace, resource=site.gpu_resource, queue=site.queue
-        )
+        self._capacity = ClusterCapacity(client, site)
         self._store = store
         self._submitter = submitter
         self._watches: dict[str, _GangWatch] = {}

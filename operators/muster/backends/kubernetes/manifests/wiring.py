@@ -1,4 +1,4 @@
-"""What a replica's processes find: its paths, its orders, and the variables by which a gang meets.
+"""What a replica's processes find: its paths, its orders, its job's Secret, and the variables by which a gang meets.
 
 Ranks get their numbers from the worker (:mod:`muster.worker.launchers`), which reads them off its
 orders. What only Kubernetes knows, a replica's index and how often its gang was started, comes from

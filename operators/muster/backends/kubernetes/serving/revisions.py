@@ -7,17 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TypeAlias
 
+from muster.backends.kubernetes.api import kinds
 from muster.backends.kubernetes.api.client import Client
-from muster.backends.kubernetes.api.kinds import (
-    CONFIG_MAP,
-    DEPLOYMENT,
-    ENDPOINT_SLICE,
-    POD,
-    SERVICE,
-    Document,
-    Kind,
-    owned_by,
-)
+from muster.backends.kubernetes.api.kinds import Document, Kind, owned_by
 from muster.backends.kubernetes.cluster.discovery import Survey
 from muster.backends.kubernetes.cluster.facts import holds
 from muster.backends.kubernetes.labels import selector
@@ -98,9 +90,9 @@ class ClusterRevisions:
             made, anew = self._there(server, document), False
         else:
             anew = True
-        self._make_owned(CONFIG_MAP, owned_by(code(server), made), anew=anew)
+        self._make_owned(kinds.CONFIG_MAP, owned_by(code(server), made), anew=anew)
         if self._has_grpc_service(live):
-            self._make_owned(SERVICE, owned_by(grpc_service(server), made), anew=anew)
+            self._make_owned(kinds.SERVICE, owned_by(grpc_service(server), made), anew=anew)
 
     def _make_owned(self, kind: Kind, document: Document, *, anew: bool) -> None:
         """Make what goes with a revision's one object.
@@ -138,7 +130,7 @@ class ClusterRevisions:
             if self._has_grpc_service(live)
             and live.name in route.shares
             and self._client.get(
-                SERVICE,
+                kinds.SERVICE,
                 names.grpc_service_name(names_of(route.name, live.name, namespace=place)),
                 namespace=place,
             )
@@ -189,7 +181,7 @@ class ClusterRevisions:
         return [pod for pod in found if _can_be_asked(pod) and holds(pod, "Ready")]
 
     def _pods(self, wanted: Mapping[str, str]) -> tuple[Document, ...]:
-        return self._client.find(POD, namespace=self._site.namespace, labels=selector(wanted))
+        return self._client.find(kinds.POD, namespace=self._site.namespace, labels=selector(wanted))
 
     def pods_seen(self, route: Route, seen: RevisionsSeen) -> list[Document]:
         """Return the pods of a route's revisions that can be asked, as a look found them."""
@@ -228,7 +220,7 @@ class ClusterRevisions:
             clock=self._now,
             sleep=self._sleep,
         )
-        while left := [*self._left(self._platform.kind, name), *self._left(POD, name)]:
+        while left := [*self._left(self._platform.kind, name), *self._left(kinds.POD, name)]:
             graces = (_GONE_SECONDS + _grace_seconds(each) for each in left)
             patience.seconds = max(patience.seconds, *graces)
             if not patience.wait():
@@ -281,7 +273,7 @@ def _look(client: Client, revisions: Collection[Name], *, kind: Kind, namespace:
         f"{label} in ({','.join(wanted)})"
         for label, wanted in ((names.DEPLOYMENT, deployments), (_SERVICE, services))
     )
-    wanted = {ENDPOINT_SLICE: theirs, kind: ours, DEPLOYMENT: ours, POD: ours}
+    wanted = {kinds.ENDPOINT_SLICE: theirs, kind: ours, kinds.DEPLOYMENT: ours, kinds.POD: ours}
     with ThreadPoolExecutor(len(wanted)) as pool:
         lists = pool.map(lambda each: client.find(each, namespace=namespace, labels=wanted[each]), wanted)
         listed = dict(zip(wanted, lists, strict=True))
@@ -290,18 +282,18 @@ def _look(client: Client, revisions: Collection[Name], *, kind: Kind, namespace:
         for document in documents:
             labels = document["metadata"]["labels"]
             own = (labels.get(names.DEPLOYMENT, ""), labels.get(names.REVISION, ""))
-            of = services[labels[_SERVICE]] if each is ENDPOINT_SLICE else own
+            of = services[labels[_SERVICE]] if each is kinds.ENDPOINT_SLICE else own
             if of in found:
                 found[of].setdefault(each, []).append(document)
-    return {name: _objects(kind, kinds) for name, kinds in found.items()}
+    return {name: _objects(kind, own) for name, own in found.items()}
 
 
 def _objects(kind: Kind, found: Mapping[Kind, list[Document]]) -> RevisionObjects:
     return RevisionObjects(
         service=_only(found.get(kind)),
-        workload=_only(found.get(DEPLOYMENT)),
-        slices=tuple(found.get(ENDPOINT_SLICE, ())),
-        pods=tuple(found.get(POD, ())),
+        workload=_only(found.get(kinds.DEPLOYMENT)),
+        slices=tuple(found.get(kinds.ENDPOINT_SLICE, ())),
+        pods=tuple(found.get(kinds.POD, ())),
     )
 
 

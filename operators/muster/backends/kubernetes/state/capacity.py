@@ -20,26 +20,14 @@ from muster.backends.capacity import (
     WaitingJob,
 )
 from muster.backends.forecast import Competition
+from muster.backends.kubernetes.api import kinds
 from muster.backends.kubernetes.api.client import Client
-from muster.backends.kubernetes.api.kinds import (
-    CLUSTER_QUEUE,
-    COHORT,
-    JOB,
-    JOB_SET,
-    LOCAL_QUEUE,
-    NODE,
-    POD,
-    QUEUE_VIEW,
-    RESOURCE_FLAVOR,
-    WORKLOAD,
-    WORKLOAD_PRIORITY_CLASS,
-    Document,
-    Kind,
-)
+from muster.backends.kubernetes.api.kinds import Document, Kind
 from muster.backends.kubernetes.cluster.discovery import readable, serves
 from muster.backends.kubernetes.cluster.facts import Flavor, Queue
 from muster.backends.kubernetes.labels import JOB as JOB_LABEL
 from muster.backends.kubernetes.labels import selector
+from muster.backends.kubernetes.site import ClusterSite
 from muster.backends.kubernetes.state.outlook import ClusterDocuments, with_queues, without_queues
 from muster.backends.kubernetes.state.queueing import (
     asked_places,
@@ -67,17 +55,14 @@ _AT_ONCE = 8
 class ClusterCapacity:
     """What a namespace's jobs may run on, and what waits in it; see :class:`~muster.backends.capacity.Capacity`.
 
-    :param resource: what a card is called, such as ``nvidia.com/gpu``.
-    :param queue: the LocalQueue of jobs that name none, as the site says.
+    :param site: says what a card is called, and the LocalQueue of jobs that name none.
     """
 
-    def __init__(
-        self, client: Client, *, namespace: str, resource: str = "nvidia.com/gpu", queue: str | None = None
-    ) -> None:
-        self._queue = queue
+    def __init__(self, client: Client, site: ClusterSite) -> None:
         self._client = client
-        self._namespace = namespace
-        self._resource = resource
+        self._namespace = site.namespace
+        self._resource = site.gpu_resource
+        self._queue = site.queue
 
     def gpus(self) -> Gpus:
         """Return who has the GPUs now.
@@ -87,10 +72,10 @@ class ClusterCapacity:
         """
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             served = pool.submit(self._client.served)
-            nodes, pods = pool.submit(self._client.find, NODE), pool.submit(self._pods)
-            kueue = serves(served.result(), CLUSTER_QUEUE)
-            queues = pool.submit(readable, self._client, CLUSTER_QUEUE) if kueue else None
-            flavors = pool.submit(readable, self._client, RESOURCE_FLAVOR) if kueue else None
+            nodes, pods = pool.submit(self._client.find, kinds.NODE), pool.submit(self._pods)
+            kueue = serves(served.result(), kinds.CLUSTER_QUEUE)
+            queues = pool.submit(readable, self._client, kinds.CLUSTER_QUEUE) if kueue else None
+            flavors = pool.submit(readable, self._client, kinds.RESOURCE_FLAVOR) if kueue else None
             known = {flavor.name: flavor for flavor in map(Flavor.of, _found(flavors))}
             owned = shares(_found(queues), known, resource=self._resource)
             everywhere, found = pods.result()
@@ -111,19 +96,20 @@ class ClusterCapacity:
         """Return what waits now, and why. Places are Kueue's own where it tells them, else reckoned."""
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             served = self._client.served()
-            kinds = [kind for kind in (JOB, JOB_SET) if serves(served, kind)]
-            heads = [pool.submit(self._heads, kind) for kind in kinds]
-            if not serves(served, WORKLOAD):
+            roots = [kind for kind in (kinds.JOB, kinds.JOB_SET) if serves(served, kind)]
+            heads = [pool.submit(self._heads, kind) for kind in roots]
+            if not serves(served, kinds.WORKLOAD):
                 return Queues(lines=(), waiting=unplaced(self._our_pods(), owners=_all(heads)))
-            local = pool.submit(self._client.find, LOCAL_QUEUE, namespace=self._namespace)
-            workloads = self._client.find(WORKLOAD, namespace=self._namespace)
+            local = pool.submit(self._client.find, kinds.LOCAL_QUEUE, namespace=self._namespace)
+            workloads = self._client.find(kinds.WORKLOAD, namespace=self._namespace)
             places = reckoned_places(workloads)
-            if serves(served, QUEUE_VIEW):
+            if serves(served, kinds.QUEUE_VIEW):
                 lengths = Counter(queue for each in held(workloads) if (queue := queue_of(each)))
                 for told in pool.map(self._places, lengths, lengths.values()):
                     places |= told
             flavors = {
-                each.name: each for each in map(Flavor.of, readable(self._client, RESOURCE_FLAVOR) or ())
+                each.name: each
+                for each in map(Flavor.of, readable(self._client, kinds.RESOURCE_FLAVOR) or ())
             }
             found = waiting(workloads, owners=_all(heads), places=places, flavors=flavors)
             return Queues(lines=_lines(local.result(), workloads, found), waiting=found)
@@ -144,33 +130,38 @@ class ClusterCapacity:
         """Read what an outlook is made of."""
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             served = self._client.served()
-            nodes = pool.submit(readable, self._client, NODE)
-            kinds = [kind for kind in (JOB, JOB_SET) if serves(served, kind)]
-            heads = [pool.submit(self._heads, kind) for kind in kinds]
-            if not serves(served, WORKLOAD):
+            nodes = pool.submit(readable, self._client, kinds.NODE)
+            roots = [kind for kind in (kinds.JOB, kinds.JOB_SET) if serves(served, kind)]
+            heads = [pool.submit(self._heads, kind) for kind in roots]
+            if not serves(served, kinds.WORKLOAD):
                 return ClusterDocuments(
                     kueue=False, nodes=nodes.result(), roots=_all(heads), pods=self._our_pods()
                 )
             asked = {
                 kind: pool.submit(readable, self._client, kind)
-                for kind in (CLUSTER_QUEUE, RESOURCE_FLAVOR, COHORT, WORKLOAD_PRIORITY_CLASS)
+                for kind in (
+                    kinds.CLUSTER_QUEUE,
+                    kinds.RESOURCE_FLAVOR,
+                    kinds.COHORT,
+                    kinds.WORKLOAD_PRIORITY_CLASS,
+                )
             }
-            local = pool.submit(self._client.find, LOCAL_QUEUE, namespace=self._namespace)
+            local = pool.submit(self._client.find, kinds.LOCAL_QUEUE, namespace=self._namespace)
             return ClusterDocuments(
-                cluster_queues=_found(asked[CLUSTER_QUEUE]),
+                cluster_queues=_found(asked[kinds.CLUSTER_QUEUE]),
                 local_queues=local.result(),
-                flavors=_found(asked[RESOURCE_FLAVOR]),
-                cohorts=asked[COHORT].result(),
-                workloads=self._client.find(WORKLOAD, namespace=self._namespace),
+                flavors=_found(asked[kinds.RESOURCE_FLAVOR]),
+                cohorts=asked[kinds.COHORT].result(),
+                workloads=self._client.find(kinds.WORKLOAD, namespace=self._namespace),
                 nodes=nodes.result(),
                 roots=_all(heads),
-                priority_classes=_found(asked[WORKLOAD_PRIORITY_CLASS]),
+                priority_classes=_found(asked[kinds.WORKLOAD_PRIORITY_CLASS]),
             )
 
     def parts(self, job_id: str) -> tuple[Part, ...]:
         """Return a job's pods that have a node and have not ended, those of the start that counts."""
         wanted = selector({JOB_LABEL: check_job_id(job_id)})
-        pods = self._client.find(POD, namespace=self._namespace, labels=wanted, fields=_NOT_ENDED)
+        pods = self._client.find(kinds.POD, namespace=self._namespace, labels=wanted, fields=_NOT_ENDED)
         placed = [pod for pod in JobObjects(pods=pods).replicas() if pod.node and not pod.deleting]
         return tuple(Part(name=pod.replica, process=f"pod {pod.name}", node=pod.node) for pod in placed)
 
@@ -195,15 +186,15 @@ class ClusterCapacity:
     def _pods(self) -> tuple[bool, Sequence[Document]]:
         """Return the pods that may hold cards, and whether they are those of the whole cluster."""
         try:
-            return True, self._client.find(POD, fields=_NOT_ENDED)
+            return True, self._client.find(kinds.POD, fields=_NOT_ENDED)
         except Forbidden:
-            return False, self._client.find(POD, namespace=self._namespace, fields=_NOT_ENDED)
+            return False, self._client.find(kinds.POD, namespace=self._namespace, fields=_NOT_ENDED)
 
     def _heads(self, kind: Kind) -> Sequence[Document]:
         return self._client.find(kind, namespace=self._namespace, labels=JOB_LABEL, heads=True)
 
     def _our_pods(self) -> Sequence[Document]:
-        return self._client.find(POD, namespace=self._namespace, labels=JOB_LABEL, fields=_NOT_ENDED)
+        return self._client.find(kinds.POD, namespace=self._namespace, labels=JOB_LABEL, fields=_NOT_ENDED)
 
     def _places(self, queue: str, length: int) -> dict[str, QueuePlace]:
         """Return the places in a queue as Kueue tells them; none where it does not.
@@ -212,7 +203,7 @@ class ClusterCapacity:
         """
         try:
             told = self._client.patient(0.0).get(
-                QUEUE_VIEW,
+                kinds.QUEUE_VIEW,
                 queue,
                 namespace=self._namespace,
                 subresource="pendingworkloads",

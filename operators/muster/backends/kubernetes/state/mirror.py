@@ -1,4 +1,8 @@
-"""A copy of what a namespace holds of our jobs, kept up to date by one watch a kind, however many there are."""
+"""A copy of what a namespace holds of our jobs, kept up to date by one watch a kind, however many there are.
+
+Objects are cut while they are read, one after the other, so that a long list is never whole in memory: what no look at a
+job reads is nine tenths of them, and a mirror holds thousands.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +10,9 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+from muster.backends.kubernetes.api import kinds
 from muster.backends.kubernetes.api.client import Client
-from muster.backends.kubernetes.api.kinds import (
-    EVENT,
-    JOB,
-    JOB_SET,
-    POD,
-    POD_GROUP,
-    WORKLOAD,
-    Document,
-    Kind,
-    Read,
-)
+from muster.backends.kubernetes.api.kinds import Document, Kind, Read
 from muster.backends.kubernetes.api.watching import Change, ChangeWatch
 from muster.backends.kubernetes.labels import FAILURES, IGNORED, INDEX, NAME, ROLE
 from muster.backends.kubernetes.labels import JOB as JOB_LABEL
@@ -26,12 +21,12 @@ from muster.core.errors import Unreachable
 
 # Workloads carry no label of ours, and events none at all: they are found by what they are about.
 _SELECTORS: Mapping[Kind, Mapping[str, str]] = {
-    JOB_SET: {"labels": JOB_LABEL},
-    JOB: {"labels": JOB_LABEL},
-    POD: {"labels": JOB_LABEL},
-    POD_GROUP: {"labels": JOB_LABEL},
-    WORKLOAD: {},
-    EVENT: {"fields": "type=Warning"},
+    kinds.JOB_SET: {"labels": JOB_LABEL},
+    kinds.JOB: {"labels": JOB_LABEL},
+    kinds.POD: {"labels": JOB_LABEL},
+    kinds.POD_GROUP: {"labels": JOB_LABEL},
+    kinds.WORKLOAD: {},
+    kinds.EVENT: {"fields": "type=Warning"},
 }
 
 # Of which pods that ended badly are kept: why the last start was made, and what ended this one.
@@ -112,11 +107,11 @@ def _nothing(_: Mapping[str, Any]) -> Document:
 
 
 _SPECS: Mapping[Kind, Read] = {
-    POD: _pod,
-    JOB: _job,
-    JOB_SET: _job_set,
-    WORKLOAD: _workload,
-    POD_GROUP: _nothing,
+    kinds.POD: _pod,
+    kinds.JOB: _job,
+    kinds.JOB_SET: _job_set,
+    kinds.WORKLOAD: _workload,
+    kinds.POD_GROUP: _nothing,
 }
 
 
@@ -188,7 +183,7 @@ class Mirror:
     def roots(self) -> tuple[Document, ...]:
         """Return the JobSets and Jobs that nothing else owns."""
         with self._lock:
-            found = [each for kind in (JOB_SET, JOB) for each in self._all(kind)]
+            found = [each for kind in (kinds.JOB_SET, kinds.JOB) for each in self._all(kind)]
         return tuple(each for each in found if not each["metadata"].get("ownerReferences"))
 
     def workloads(self) -> tuple[Document, ...]:
@@ -198,7 +193,7 @@ class Mirror:
         """
         with self._lock:
             if self._workloads is None:
-                self._workloads = tuple(self._all(WORKLOAD))
+                self._workloads = tuple(self._all(kinds.WORKLOAD))
             return self._workloads
 
     def _follow(self, kind: Kind, watch: ChangeWatch) -> None:
@@ -209,7 +204,7 @@ class Mirror:
                 self._lock.notify_all()
 
     def _apply(self, kind: Kind, change: Change) -> None:
-        if kind is WORKLOAD:
+        if kind is kinds.WORKLOAD:
             self._workloads = None
         if change.whole:
             there = {uid_of(document) for document in change.put}
@@ -229,7 +224,7 @@ class Mirror:
         key, uid = self._key(document), uid_of(document)
         group = self._groups.get(key, {})
         group.pop(uid, None)
-        if document["kind"] == POD.name and (document.get("status") or {}).get("phase") == "Failed":
+        if document["kind"] == kinds.POD.name and (document.get("status") or {}).get("phase") == "Failed":
             group[uid] = {**document, "kept": True}
             self._forget_old(group, replica=_replica(document))
         else:
@@ -251,10 +246,10 @@ class Mirror:
 
     def _key(self, document: Document) -> _Key:
         """Say where an object belongs, with its job or with what it is about, and forget what was seen of that."""
-        if document["kind"] == WORKLOAD.name:
+        if document["kind"] == kinds.WORKLOAD.name:
             owners = document["metadata"].get("ownerReferences") or ()
             return self._about(str(owners[0]["uid"]) if owners else "")
-        if document["kind"] == EVENT.name:
+        if document["kind"] == kinds.EVENT.name:
             return self._about(str(document["involvedObject"].get("uid")))
         job_id = str(document["metadata"]["labels"][JOB_LABEL])
         self.job_of[uid_of(document)] = job_id

@@ -1,4 +1,7 @@
-"""The objects of jobs on the cluster now: from the mirror while jobs are followed, else by request."""
+"""The objects of jobs on the cluster now: from the mirror while jobs are followed, else by request.
+
+One object of a job owns all others, its root: its JobSet, or its Job where the cluster has no JobSets.
+"""
 
 from __future__ import annotations
 
@@ -7,21 +10,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from muster.backends.kubernetes import labels
+from muster.backends.kubernetes.api import kinds
 from muster.backends.kubernetes.api.client import Client
-from muster.backends.kubernetes.api.kinds import (
-    EVENT,
-    JOB,
-    JOB_SET,
-    POD,
-    POD_GROUP,
-    WORKLOAD,
-    Document,
-    Kind,
-    kind_of,
-)
+from muster.backends.kubernetes.api.kinds import Document, Kind, kind_of
 from muster.backends.kubernetes.api.refusals import NotServed
-from muster.backends.kubernetes.cluster.discovery import Survey
-from muster.backends.kubernetes.cluster.rights import Right, lacking, rules
+from muster.backends.kubernetes.cluster.discovery import Right, Survey, lacking, rules
 from muster.backends.kubernetes.labels import JOB as JOB_LABEL
 from muster.backends.kubernetes.labels import selector
 from muster.backends.kubernetes.manifests.pods import mounted_secret
@@ -85,9 +78,9 @@ class Sight:
 
     def _check_rights(self) -> None:
         """Ask for the rights before the watch begins: a watch that is refused would try again for ever."""
-        namespace, kinds = self._site.namespace, self._survey.kinds()
-        wanted = [Right(verb, kind) for kind in kinds for verb in ("list", "watch")]
-        served = {(kind.api_version, kind.plural) for kind in kinds}
+        namespace, there = self._site.namespace, self._survey.kinds()
+        wanted = [Right(verb, kind) for kind in there for verb in ("list", "watch")]
+        served = {(kind.api_version, kind.plural) for kind in there}
         missing = lacking(self._client, wanted, namespace=namespace, served=served)
         if missing:
             raise Forbidden(
@@ -109,13 +102,13 @@ class Sight:
     def asked(self, job: JobSpec, job_id: str) -> JobObjects:
         """Return what the API server says there is of a job; and pods that ended badly, if they were seen before."""
         of_job = selector({JOB_LABEL: job_id})
-        kinds = self._survey.kinds()
+        there = self._survey.kinds()
         found: list[Document] = []
-        for kind in {*root_kinds(job), JOB, POD, POD_GROUP} & {*kinds}:
+        for kind in {*root_kinds(job), kinds.JOB, kinds.POD, kinds.POD_GROUP} & {*there}:
             found += self._find(kind, labels=of_job)
         root = JobObjects.of(found).root
-        if root is not None and WORKLOAD in kinds:
-            found += self._find(WORKLOAD, labels=selector({_OWNER_UID: root["metadata"]["uid"]}))
+        if root is not None and kinds.WORKLOAD in there:
+            found += self._find(kinds.WORKLOAD, labels=selector({_OWNER_UID: root["metadata"]["uid"]}))
         found += self._events({uid_of(each) for each in found})
         return JobObjects.of([*found, *self._ended_badly(job_id, {uid_of(each) for each in found})])
 
@@ -123,8 +116,8 @@ class Sight:
         """Return the JobSets and Jobs of all our jobs, but for those that a JobSet owns: they go with it."""
         if self._mirror is not None:
             return self._mirror.roots()
-        kinds = {JOB, JOB_SET} & {*self._survey.kinds()}
-        found = [each for kind in kinds for each in self._find(kind, labels=JOB_LABEL)]
+        there = {kinds.JOB, kinds.JOB_SET} & {*self._survey.kinds()}
+        found = [each for kind in there for each in self._find(kind, labels=JOB_LABEL)]
         return [each for each in found if not each["metadata"].get("ownerReferences")]
 
     def workloads(self) -> Sequence[Document]:
@@ -134,14 +127,14 @@ class Sight:
 
     def running(self, job_id: str) -> Sequence[Document]:
         """Return the pods of a job that have not ended, as the API server knows them."""
-        pods = self._find(POD, labels=selector({JOB_LABEL: job_id}))
+        pods = self._find(kinds.POD, labels=selector({JOB_LABEL: job_id}))
         return [pod for pod in pods if (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed")]
 
     def _find(self, kind: Kind, *, labels: str = "", fields: str = "") -> Sequence[Document]:
         return self._client.find(kind, namespace=self._site.namespace, labels=labels, fields=fields)
 
     def _events(self, about: set[str]) -> list[Document]:
-        warnings = self._find(EVENT, fields="type=Warning") if about else ()
+        warnings = self._find(kinds.EVENT, fields="type=Warning") if about else ()
         return [event for event in warnings if (event.get("involvedObject") or {}).get("uid") in about]
 
     def _ended_badly(self, job_id: str, known: set[str]) -> list[Document]:
@@ -154,7 +147,7 @@ class Sight:
 def root_kinds(job: JobSpec) -> tuple[Kind, ...]:
     """What a job's root may be, which is one of them."""
     alone = job.replicas == 1
-    return (JOB_SET, JOB) if alone else (JOB_SET,)
+    return (kinds.JOB_SET, kinds.JOB) if alone else (kinds.JOB_SET,)
 
 
 def find_root(client: Client, job: JobSpec, job_id: str, *, namespace: str) -> Document | None:

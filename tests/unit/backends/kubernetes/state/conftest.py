@@ -9,6 +9,7 @@ from tests.unit.backends.kubernetes.api_server import ApiServer
 from tests.unit.backends.kubernetes.site_api import NAMESPACE, SiteApi, site_api
 
 from muster.backends.kubernetes.api.client import Client
+from muster.backends.kubernetes.site import ClusterSite
 from muster.backends.kubernetes.state.capacity import ClusterCapacity
 
 
@@ -25,4 +26,5 @@ def site(api: tuple[SiteApi, ApiServer]) -> SiteApi:
 
 @pytest.fixture
 def capacity(api: tuple[SiteApi, ApiServer]) -> ClusterCapacity:
-    return ClusterCapacity(Client(api[1].api(), patience_seconds=0), namespace=NAMESPACE)
+    of = ClusterSite(namespace=NAMESPACE, claim="store", store_url="http://store", image_prefix="images")
+    return ClusterCapacity(Client(api[1].api(), patience_seconds=0), of)
