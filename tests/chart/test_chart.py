@@ -19,7 +19,7 @@ from tests.chart.helm import CHART, Document, named, refused, render
 from tests.unit.volumes.service.process import Service
 
 import muster
-from muster.backends.kubernetes.manifests.wiring import check_name
+from muster.backends.kubernetes.manifests.wiring import check_secret_name
 from muster.core.errors import SpecError
 
 pytestmark = pytest.mark.chart
@@ -232,7 +232,7 @@ def test_no_job_may_ask_for_the_secret_with_the_keys() -> None:
     volumes = named(found, "Deployment", "team-b-store")["spec"]["template"]["spec"]["volumes"]
     (secret,) = [each["secret"]["secretName"] for each in volumes if "secret" in each]
     with pytest.raises(SpecError, match="is muster's own"):
-        check_name("secret KEYS", secret)
+        check_secret_name("secret KEYS", secret)
 
 
 def test_the_store_service_is_one_at_a_time() -> None:

@@ -30,11 +30,12 @@ from muster.backends.kubernetes.api.kinds import (
     Document,
     Kind,
     kind_of,
+    owned_by,
 )
 from muster.backends.kubernetes.api.watching import without_managers
 from muster.backends.kubernetes.cluster.discovery import discover
 from muster.backends.kubernetes.cluster.facts import Cluster
-from muster.backends.kubernetes.manifests.gangs import documents, owned_by
+from muster.backends.kubernetes.manifests.gangs import documents
 from muster.backends.kubernetes.manifests.wiring import Submission
 from muster.backends.kubernetes.site import ClusterSite
 from muster.backends.kubernetes.state.mirror import Mirror
