@@ -120,7 +120,7 @@ class Ours:
         :param log: the order for the log of its requests; None: it keeps none.
         """
         deadline = time.monotonic() + DEADLINE_SECONDS
-        for _ in self._server.load(revision, model, deadline=deadline, setup=setup, log=log):
+        for _ in self._server.load(revision, model, deadline=deadline, order={"setup": setup, "log": log}):
             select.select(self._server.watched, [], [], DEADLINE_SECONDS)
 
     def open(self) -> None:

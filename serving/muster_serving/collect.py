@@ -6,7 +6,7 @@ It reads an order from stdin, ``{"spool": [FILE, …], "earlier": FOLDER or null
 hour into `out`, those of `earlier` among them, and prints ``{"rows": ROWS, "read": {FILE: OFFSET}}``: how many rows are new, and up to
 where each spool file is in `out`. Each Parquet file tells in its metadata which spool files it was made from, up to where: so nothing
 is read twice, however often this is repeated and whatever killed it before. A request that cannot be read stops no other: it is
-copied as it is to ``_unread`` in `out`, and counted as ``unread`` in the answer.
+copied as it is to ``_unread`` in `out`, and counted as ``unread`` in the answer. ``keep`` is what the head of the newest revision's files says of how long hours stay.
 
 A row has ``id`` (of its request), ``row`` (its place in it, from 0), ``time``, ``revision``, ``model``, ``request_id`` (the client's own),
 ``client`` where clients have tokens, and ``input_NAME`` and ``output_NAME`` for each column, with ``_hash`` at the end where it is hashed; one of several values a row is a
@@ -65,9 +65,12 @@ def collect(files: Sequence[Path], earlier: Path | None, out: Path) -> dict[str,
     read, unread = offsets(parts), Unread(earlier, out)
     read |= {name: max(offset, read.get(name, 0)) for name, offset in unread.offsets.items()}
     by_revision: dict[str, list[Path]] = defaultdict(list)
+    heads: dict[str, Mapping[str, Any]] = {}
     for file in files:
         try:
-            by_revision[spool.read_head(file)["revision"]].append(file)
+            head = spool.read_head(file)
+            by_revision[head["revision"]].append(file)
+            heads[head["revision"]] = head
         except ServingError as error:
             if file.name not in unread.offsets:
                 read[file.name] = unread.add(file, error)
@@ -76,6 +79,9 @@ def collect(files: Sequence[Path], earlier: Path | None, out: Path) -> dict[str,
         "rows": rows,
         "read": {file.name: read.get(file.name, 0) for file in files},
         "unread": unread.count,
+        "keep": heads[max(heads, key=lambda name: (len(name), name))].get("keep")
+        if heads
+        else None,  # r10 is newer than r9
     }
 
 

@@ -20,7 +20,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from pathlib import Path
 from random import random
@@ -53,6 +53,7 @@ class LogOrder:
     :param folder: of the deployment's spool files.
     :param share: of the answered requests, above 0 to 1.
     :param leave_out: columns that are not kept; `hashed`: columns of which a keyed hash is kept.
+    :param keep: how long the hours stay, for the one that commits them; see ``RequestLog`` of muster's.
     :param clients: whether each request is kept with the name of its client.
     :param key: of the hashes (BLAKE2b, RFC 7693): without it, a guess at a value cannot be checked.
     """
@@ -63,6 +64,7 @@ class LogOrder:
     hashed: frozenset[str] = frozenset()
     key: bytes = b""
     clients: bool = False
+    keep: Mapping[str, float] = field(default_factory=dict)
 
     @classmethod
     def read(cls, order: Mapping[str, Any]) -> LogOrder:
@@ -74,6 +76,7 @@ class LogOrder:
             hashed=frozenset(order["hashed"]),
             key=bytes.fromhex(order["key"]),
             clients=bool(order.get("clients")),
+            keep={word: order[word] for word in spool.KEEP if word in order},
         )
 
     @classmethod
@@ -112,6 +115,7 @@ class RequestLogWriter:
                 "signature": signature.document,
                 "leave_out": sorted(order.leave_out),
                 "hashed": sorted(order.hashed),
+                "keep": dict(order.keep),
             }
         )
         self._ids = f"{name}-%x-{secrets.token_hex(4)}-%x"

@@ -38,6 +38,7 @@ _LONGEST_FIRST_LINE = 16 << 20
 _REVISION = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?\Z")
 _FIELDS = {"revision": str, "model": str, "signature": dict, "leave_out": list, "hashed": list}
 
+KEEP = ("keep_partitions", "partition_days")
 LONGEST_FRAME_BYTES = 64 << 20  # a request and its answer
 
 

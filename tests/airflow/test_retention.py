@@ -20,6 +20,7 @@ from muster.volumes.base import Plan, Version
         ({"keep": True}, "keep: True: expected a whole number"),
         ({"keep": "3"}, "keep: '3': expected a whole number"),
         ({"young_days": -0.5}, "young_days: -0.5: expected a number of days"),
+        ({"partition_days": -1}, "partition_days: -1: expected a number of days"),
         ({"job_days": float("nan")}, "job_days: nan: expected a number of days"),
         ({"job_days": float("inf")}, "job_days: inf: expected a number of days"),
         ({"dry_run": "no"}, "dry_run: 'no': expected True or False"),

@@ -1014,8 +1014,18 @@ class StoreContract:
         done = store.collect(keep_last=1, keep_partitions=1)
         assert [version.number for version in done.plan.versions] == [1, 3]
         assert {version.number for version in store.versions("raw/hours")} == {2, 4, 5}
-        with pytest.raises(SpecError, match="keep_partitions 0"):
+        with pytest.raises(SpecError, match="keep_partitions is 0"):
             store.plan(keep_partitions=0)
+
+    def test_gc_takes_partitions_that_were_written_long_ago_but_the_youngest(self, store, tmp_path):
+        (tmp_path / "x").write_text("x")
+        for partition in ("h1", "h2", None, "h1"):
+            store.add("raw/hours", tmp_path / "x", partition=partition)
+        assert store.plan(keep_last=2, partition_days=1).versions == ()
+        done = store.collect(keep_last=2, partition_days=0)
+        assert [version.number for version in done.plan.versions] == [2]
+        with pytest.raises(SpecError, match="partition_days is -1"):
+            store.plan(partition_days=-1)
 
     def test_gc_refuses_what_is_no_rule_or_no_volume(self, store):
         with pytest.raises(SpecError, match="keep_last is 0"):

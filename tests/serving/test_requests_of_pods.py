@@ -198,8 +198,8 @@ def test_two_pods_that_end_lose_nothing_and_one_that_is_killed_a_second(
     assert list(spool.path.glob("*.spool")) == []
 
 
-def test_what_is_repeated_or_comes_late_is_there_once(
-    serve: Serve, collect: Any, spool: Spool, store: ServiceStore, name: str
+def test_what_is_repeated_or_comes_late_is_there_once_and_older_hours_go(
+    serve: Serve, collect: Any, spool: Spool, store: ServiceStore, tmp_path: Path, name: str
 ) -> None:
     with serve(RequestLog(leave_out=("y",), hashed=("x",))) as server:
         first = ask(server, name)
@@ -214,13 +214,15 @@ def test_what_is_repeated_or_comes_late_is_there_once(
     os.utime(file, (status.st_mtime, status.st_mtime))
     done = collect()
     assert (done.returncode, done.stdout, file.exists()) == (0, "", False), done.stderr
-    with serve(RequestLog(leave_out=("y",), hashed=("x",))) as server:
+    (tmp_path / "x").touch()
+    store.add(predictions_volume(name), tmp_path / "x", partition="2026-01-01T00")
+    with serve(RequestLog(leave_out=("y",), hashed=("x",), keep_partitions=1)) as server:
         late = ask(server, name)
         server.process.send_signal(signal.SIGTERM)
         server.process.wait(GUARD_SECONDS)
     age(spool)
     assert collect().returncode == 0
-    assert store.count(predictions_volume(name)) == 2
+    assert [each.retired is None for each in store.versions(predictions_volume(name))] == [True, False, True]
     ((one,), version), ((other,), _) = rows_of(store, name, first), rows_of(store, name, late)
     assert version == store.versions(predictions_volume(name))[-1]  # the newest holds both
     assert one["input_x_hash"] == other["input_x_hash"]  # the key outlives a pod

@@ -84,7 +84,7 @@ VALID: Mapping[str, Mapping[str, Any]] = {
         "ends_with": None,  # an elastic gang has one role
     },
     "RequestLimits": {"rate": 5.0, "burst": 2, "body_mib": 1.0},
-    "RequestLog": {"share": 0.5, "hashed": ("user",)},
+    "RequestLog": {"share": 0.5, "hashed": ("user",), "keep_partitions": 720, "partition_days": 30.0},
     "Rules": {"max_error_share": 0.5, "max_refused_share": 0.5, "max_unseen_share": 0.5, "max_psi": 0.2},
     "SearchSpec": {
         "space": {"rate": Dimension(low=0.0, high=1.0, step=0.5)},

@@ -30,6 +30,7 @@ from muster.images.environment import Environments
 from muster.images.folders import find_image, image_digest, image_folders
 from muster.volumes.base import Version
 from muster.volumes.protocols import LocalStore
+from muster.volumes.retention import RetentionRules, outlived
 from muster.volumes.spool import WRITTEN_SECONDS, Spool
 
 _UNREAD = "; in _unread, since they cannot be read: "  # a note's end, before their number
@@ -187,13 +188,24 @@ class Predictions:
             if not found["rows"] and not found["unread"]:
                 return None
             unread = found["unread"] + (_unread(self._store, earlier) if earlier else 0)
-            return self._store.add(
+            version = self._store.add(
                 predictions_volume(spool.name),
                 Path(out),
                 partition=hour,
                 note=f"requests of deployment {spool.name}" + (f"{_UNREAD}{unread}" if unread else ""),
                 request=_request(earlier, found["read"]),
             )
+        if keep := found.get("keep"):
+            self._retire_old(version.volume, keep)
+        return version
+
+    def _retire_old(self, volume: str, keep: Mapping[str, Any]) -> None:
+        """Retire the hours that the log does not keep any more; gc deletes them."""
+        rules = RetentionRules(
+            keep_partitions=keep.get("keep_partitions"), partition_days=keep.get("partition_days")
+        )
+        for version in outlived(self._store.versions(volume), rules):
+            self._store.retire(version.address, reason="its request log keeps only younger hours")
 
     def _last(self, volume: str) -> int:
         """Return the highest number of a volume's versions; 0 where there is none."""

@@ -113,6 +113,14 @@ def gc(
             help="Partitions to keep of each volume, the last written; by default all.",
         ),
     ] = None,
+    partition_days: Annotated[
+        float | None,
+        typer.Option(
+            "--partition-days",
+            min=0,
+            help="Keep partitions that were written less than this many days ago, and the youngest; by default all.",
+        ),
+    ] = None,
     young_days: Annotated[
         float,
         typer.Option(
@@ -149,6 +157,7 @@ def gc(
     rules: dict[str, Any] = {
         "keep_last": keep,
         "keep_partitions": keep_partitions,
+        "partition_days": partition_days,
         "young_days": young_days,
         "checkpoint_days": checkpoint_days,
     }

@@ -159,11 +159,16 @@ class RequestLog:
     :param share: of the answered requests, above 0 to 1, chosen at random.
     :param leave_out: inputs and outputs that are not kept.
     :param hashed: inputs and outputs of which a hash is kept in place of the value; the key stays on the machine, or the claim, of those that serve.
+    :param keep_partitions: the hours that stay, those that were written last; None: all. When an hour is committed, older ones are
+        retired, but for pinned versions, and the next gc deletes them.
+    :param partition_days: how long an hour stays after it was written, in the same way; None: for ever.
     """
 
     share: float = 1.0
     leave_out: tuple[str, ...] = ()
     hashed: tuple[str, ...] = ()
+    keep_partitions: int | None = field(default=None, metadata={"later": True})
+    partition_days: float | None = field(default=None, metadata={"later": True})
 
     def __post_init__(self) -> None:
         if (
@@ -179,6 +184,13 @@ class RequestLog:
             object.__setattr__(self, word, tuple(names))
         if both := sorted(set(self.leave_out) & set(self.hashed)):
             raise SpecError(f"{both[0]!r:.60} is left out and hashed: need one of the two")
+        count, days = self.keep_partitions, self.partition_days
+        if count is not None and (type(count) is not int or count < 1):
+            raise SpecError(
+                f"keep_partitions is {count!r:.40}: need a whole number of 1 or more, such as 720 hours"
+            )
+        if days is not None and (type(days) not in (int, float) or not 0 < days < math.inf):
+            raise SpecError(f"partition_days is {days!r:.40}: need a number of days above 0, such as 30")
 
 
 @dataclass(frozen=True, kw_only=True)

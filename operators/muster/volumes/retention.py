@@ -6,6 +6,7 @@ versions were made from.
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -24,6 +25,8 @@ class RetentionRules:
         another volume stays, and so do all that it was made from. Empty: all volumes.
     :param keep_last: versions of each partition of each volume, and of those without one.
     :param keep_partitions: the partitions of each volume, those whose newest versions are youngest, of which `keep_last` stay; None: all.
+    :param partition_days: how long a partition stays after its newest version was written; None: for ever. The youngest
+        partition of each volume stays in any case.
     :param job_days: how long an ended job's ledger entry and log are kept.
     :param young_days: newer versions stay: an unfinished run may have passed one to a later task,
         whose job does not exist yet. So do versions that a commit replaced no longer ago, however old they are.
@@ -33,19 +36,23 @@ class RetentionRules:
     volumes: Collection[str] = ()
     keep_last: int = 3
     keep_partitions: int | None = None
+    partition_days: float | None = None
     job_days: float = 30.0
     young_days: float = 0.0
     checkpoint_days: float = CHECKPOINT_DAYS
 
     def __post_init__(self) -> None:
-        partitions = "" if self.keep_partitions is None else f", keep_partitions {self.keep_partitions}"
-        if min(self.keep_last, 1 if self.keep_partitions is None else self.keep_partitions) < 1 or (
-            min(self.job_days, self.young_days, self.checkpoint_days) < 0
+        for word in (
+            "keep_last",
+            "keep_partitions",
+            "job_days",
+            "young_days",
+            "checkpoint_days",
+            "partition_days",
         ):
-            raise SpecError(
-                f"keep_last is {self.keep_last}{partitions}, job_days {self.job_days:g}, young_days {self.young_days:g}, "
-                f"checkpoint_days {self.checkpoint_days:g}: need 1 or more, and 0 or more"
-            )
+            value, least = getattr(self, word), 0 if word.endswith("_days") else 1
+            if value is not None and not value >= least:
+                raise SpecError(f"{word} is {value:g}: need {least} or more")
 
 
 def why_kept(
@@ -70,10 +77,7 @@ def why_kept(
     """
     ages = {address: version.created for address, version in live.items()} | dict(used or {})
     born_before = time.time() - rules.young_days * DAY_SECONDS
-    series: dict[tuple[str, str | None], list[Version]] = defaultdict(list)
-    for address, version in live.items():
-        if version.retired is None and address not in damaged:
-            series[version.volume, version.partition].append(version)
+    series = _series(version for address, version in live.items() if address not in damaged)
     kept = {
         address: "its volume is not asked for"
         for address, version in live.items()
@@ -95,7 +99,7 @@ def why_kept(
     }
     kept |= {
         version.address: f"one of the last {rules.keep_last}"
-        for many in _youngest(series, rules.keep_partitions, ages)
+        for many in _youngest(series, rules, ages)
         for version in _last(many, rules.keep_last, ages)
     }
     kept |= {address: f"leased by {holder}" for address, holder in leased.items() if address in live}
@@ -113,16 +117,36 @@ def why_kept(
     return kept
 
 
+def outlived(versions: Iterable[Version], rules: RetentionRules) -> list[Version]:
+    """Return the versions of partitions of which none stays by its number or age. What is pinned, or retired, is left out."""
+    series = _series(versions)
+    stay = _youngest(series, rules, {each.address: each.created for many in series.values() for each in many})
+    gone = series.keys() - {(many[0].volume, many[0].partition) for many in stay}
+    return [version for key in sorted(gone, key=str) for version in series[key] if not version.pins]
+
+
+def _series(versions: Iterable[Version]) -> Mapping[tuple[str, str | None], list[Version]]:
+    """The versions of each partition of each volume, and of those without one, but for retired ones."""
+    series: dict[tuple[str, str | None], list[Version]] = defaultdict(list)
+    for version in versions:
+        if version.retired is None:
+            series[version.volume, version.partition].append(version)
+    return series
+
+
 def _youngest(
-    series: Mapping[tuple[str, str | None], list[Version]], count: int | None, ages: Mapping[str, float]
+    series: Mapping[tuple[str, str | None], list[Version]], rules: RetentionRules, ages: Mapping[str, float]
 ) -> Iterator[list[Version]]:
     """Yield the versions of each partition of which some stay, and those without a partition."""
-    seen = Counter[str]()
+    seen, count = Counter[str](), rules.keep_partitions
+    days = math.inf if rules.partition_days is None else rules.partition_days
+    written_after = time.time() - days * DAY_SECONDS
     for (volume, partition), many in sorted(
         series.items(), key=lambda each: ages[each[1][-1].address], reverse=True
     ):
         seen[volume] += partition is not None
-        if partition is None or count is None or seen[volume] <= count:
+        old = ages[many[-1].address] < written_after and seen[volume] > 1
+        if partition is None or not (old or (count is not None and seen[volume] > count)):
             yield many
 
 

@@ -27,6 +27,7 @@ class Reader:
     def __init__(self, then: Callable[[], object] = lambda: None) -> None:
         self._then: Callable[[], object] | None = then
         self.unread = 0
+        self.keep: dict[str, float] | None = None
 
     def __call__(self, _module: str, *_: Any, order: Mapping[str, Any] | None = None, **__: Any) -> Any:
         assert order is not None
@@ -36,7 +37,8 @@ class Reader:
         then, self._then = self._then, None
         if then:
             then()
-        return {"rows": len(names - before), "read": dict.fromkeys(sorted(names), 1), "unread": self.unread}
+        read = dict.fromkeys(sorted(names), 1)
+        return {"rows": len(names - before), "read": read, "unread": self.unread, "keep": self.keep}
 
 
 def rows(folder: Path) -> list[str]:
@@ -119,3 +121,22 @@ def test_another_hour_is_no_other(store: FolderStore, commit: Any) -> None:
     commit("slow", "a", then=elsewhere)
     assert [one.retired for one in store.newest(VOLUME, limit=9)] == [None, None]
     assert held(store) == ["a"]
+
+
+@pytest.mark.parametrize("keep", [{"keep_partitions": 1}, {"partition_days": 1e-9}])
+def test_a_commit_retires_the_hours_that_the_log_keeps_no_more_and_gc_deletes_them(
+    store: FolderStore, tmp_path: Path, keep: dict[str, float]
+) -> None:
+    for partition in ("2026-11-26T05", "2026-11-26T06"):
+        store.add(VOLUME, Path(__file__), partition=partition)
+    store.pin(f"volume://{VOLUME}@2", reason="it is looked into")
+    settings, reader = replace(Settings.load(), home=tmp_path / "home"), Reader()
+    (folder := Spool(settings.home, "flights").path).mkdir(parents=True)
+    for name, reader.keep in (("a", None), ("b", keep)):
+        (folder / f"{HOUR}.1-{name}.spool").touch()
+        Predictions(settings, store, decoder=reader).commit("flights")
+    assert {each.number: each.retired for each in store.versions(VOLUME)} == {
+        1: "its request log keeps only younger hours",
+        **dict.fromkeys((2, 3, 4)),
+    }
+    assert [each.number for each in store.collect().plan.versions] == [1]

@@ -32,6 +32,8 @@ def test_what_is_no_id_is_refused(text: str) -> None:
     [
         ({"share": 0}, "share is 0: need a number above 0, at most 1"),
         ({"share": True}, "share is True"),
+        ({"keep_partitions": 0}, "keep_partitions is 0: need a whole number of 1 or more"),
+        ({"partition_days": 0}, "partition_days is 0: need a number of days above 0"),
         ({"leave_out": "user"}, "leave_out is 'user': need a list of names"),
         ({"leave_out": ["a"], "hashed": ["a"]}, "'a' is left out and hashed"),
     ],

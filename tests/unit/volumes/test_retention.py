@@ -475,7 +475,7 @@ def test_code_that_nothing_refers_to_goes_after_a_day(work, store, tmp_path, mon
 
 @pytest.mark.parametrize("options", [{"keep_last": 0}, {"job_days": -1}, {"young_days": -1}])
 def test_nonsense_is_refused(store, options):
-    with pytest.raises(SpecError, match="need 1 or more"):
+    with pytest.raises(SpecError, match=r"need (1|0) or more"):
         store.plan(**options)
 
 

@@ -50,6 +50,10 @@ class RetentionOperator(MusterOperator):
         default=None, read=keep_types, check=optional(check_count), templated=True
     )
     """The partitions of each volume that stay, such as 720 hours of a deployment's predictions: those that were written last. All if not given."""
+    partition_days: float | str | None = keyword(
+        default=None, read=keep_types, check=optional(check_days), templated=True
+    )
+    """How long a partition stays after its newest version was written; the youngest of each volume always stays. For ever if not given."""
     young_days: float | str = keyword(default=1.0, read=keep_types, check=check_days, templated=True)
     """Versions younger than this stay in any case: a run that goes on may name them. So do older ones that a commit, such as a compaction's,
     replaced no longer ago."""
@@ -89,6 +93,7 @@ class RetentionOperator(MusterOperator):
             "volumes": tuple(self.volumes),
             "keep_last": self.keep,
             "keep_partitions": self.keep_partitions,
+            "partition_days": self.partition_days,
             "young_days": self.young_days,
             "job_days": self.job_days,
             "checkpoint_days": days,

@@ -92,6 +92,7 @@ def test_a_field_may_be_left_out_only_where_earlier_releases_have_its_default_to
         ("Rules", "volumes"): (),
         ("Rules", "keep_last"): 3,
         ("Rules", "keep_partitions"): None,
+        ("Rules", "partition_days"): None,
         ("Rules", "job_days"): 30.0,
         ("Rules", "young_days"): 0.0,
         ("Rules", "checkpoint_days"): 7.0,
