@@ -120,21 +120,26 @@ class Questions:
         champion = self._champion
         if champion is None or champion == self._revision:
             return ""  # there is nothing to compare it with
-        ours, theirs = OutputAnswers(comparison.output), OutputAnswers(comparison.output)
+        ours, theirs = list[float](), list[float]()
         for request in comparison.requests:
-            self._left.append(partial(self._fill, ours, self._revision, request))
-            self._left.append(partial(self._fill, theirs, champion, request))
-        self._left.append(lambda: _broken_by_comparison(comparison, ours.rows, theirs.rows))
+            self._left.append(partial(self._fill, ours, comparison.output, self._revision, request))
+            self._left.append(partial(self._fill, theirs, comparison.output, champion, request))
+        self._left.append(lambda: _broken_by_comparison(comparison, ours, theirs))
         return ""
 
-    def _fill(self, column: OutputAnswers, revision: str, request: SmokeRequest) -> str:
+    def _fill(self, rows: list[float], output: str, revision: str, request: SmokeRequest) -> str:
         where = f"in the comparison, {revision}"
         try:
             answers = self._answers(revision, request)
         except Unanswered as error:
             raise Unanswered(f"{where}: {error}", tries=error.tries) from None
-        wrong = broken_by_answers(request, answers) or column.add(answers[0])
-        return f"{where}: {wrong}" if wrong else ""
+        column, wrong = (answers[0].outputs or {}).get(output), broken_by_answers(request, answers)
+        if not wrong and (column is None or not all(isinstance(one, (int, float)) for one in column)):
+            wrong = f"output {output!r:.80}: expected numbers, found {column!r:.60}"
+        if wrong:
+            return f"{where}: {wrong}"
+        rows += map(float, column or ())
+        return ""
 
 
 def _begun(question: Callable[[], Answers]) -> Future[Answers]:
@@ -149,22 +154,6 @@ def _begun(question: Callable[[], Answers]) -> Future[Answers]:
 
     threading.Thread(target=answer, name="muster-smoke", daemon=True).start()
     return asked
-
-
-class OutputAnswers:
-    """What one revision answers for one output, request by request."""
-
-    def __init__(self, output: str) -> None:
-        self._output = output
-        self.rows: list[tuple[float, ...]] = []
-
-    def add(self, answer: Answer) -> str:
-        """Take an answer; say what is wrong where it holds no numbers."""
-        column = (answer.outputs or {}).get(self._output)
-        if column is None or not all(isinstance(value, (int, float)) for value in column):
-            return f"output {self._output!r:.80}: expected numbers, found {column!r:.60}"
-        self.rows.append(tuple(map(float, column)))
-        return ""
 
 
 def broken_by_counts(rules: Rules, ours: Counts, theirs: Counts, *, ending: bool = False) -> str:
@@ -294,14 +283,11 @@ def _unexpected(request: SmokeRequest, answer: Answer) -> str:
     return ""
 
 
-def _broken_by_comparison(
-    comparison: Comparison, candidate: Sequence[Sequence[float]], champion: Sequence[Sequence[float]]
-) -> str:
+def _broken_by_comparison(comparison: Comparison, ours: list[float], theirs: list[float]) -> str:
     """Say in what the candidate falls behind the champion; empty where it does not.
 
-    :param candidate: what it answered for the output in question, one list a request; `champion` likewise.
+    :param ours: what the candidate answered for the output in question; `theirs` what the champion did.
     """
-    ours, theirs = [v for each in candidate for v in each], [v for each in champion for v in each]
     if len(ours) != len(theirs) or not ours:
         return f"it answers {len(ours)} rows of {comparison.output!r:.40}, the champion {len(theirs)}"
     if comparison.agreement is not None:

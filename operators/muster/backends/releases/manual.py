@@ -118,19 +118,13 @@ def promote(deployments: Deployments, name: str, revision: str, *, by: str) -> N
     tidy(deployments, name)
 
 
-def repair(
-    deployments: Deployments,
-    name: str,
-    *,
-    seconds: float = _REPAIR_SECONDS,
-    sleep: Callable[[float], None] = time.sleep,
-) -> Iterator[str]:
+def repair(deployments: Deployments, name: str) -> Iterator[str]:
     """Bring a deployment back to how muster left it, and yield what is done; all who have traffic answer at the end.
 
     :raises NotFound: no such deployment.
     :raises DeploymentError: it is not as it was after so long, with what it waits for.
     """
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + _REPAIR_SECONDS
     while True:
         yield from deployments.repair(name)
         status = deployments.deployment(name)
@@ -140,9 +134,9 @@ def repair(
         if time.monotonic() > deadline:
             waits = "; ".join(filter(None, [status.reason, *(f"{one.name}: {one.reason}" for one in silent)]))
             raise DeploymentError(
-                f"deployment {name} does not answer as it should after {seconds:g} s: {waits}"
+                f"deployment {name} does not answer as it should after {_REPAIR_SECONDS:g} s: {waits}"
             )
-        sleep(_LOOK_SECONDS)
+        time.sleep(_LOOK_SECONDS)
 
 
 def tidy(deployments: Deployments, name: str) -> tuple[str, ...]:

@@ -39,7 +39,7 @@ _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.2, 5.0
 class Change:
     """What has changed since the change before.
 
-    :param version: pass it as ``after=`` to go on from here.
+    :param version: of all objects of the kind, from which a watch goes on.
     :param put: objects that are new or other than they were.
     :param gone: objects that were deleted, as they were last.
     :param whole: `put` is all there is, so that what is not in it is gone.
@@ -89,13 +89,14 @@ class ChangeWatch:
         """How long the API server has neither told anything nor taken a watch: below two minutes where all is well."""
         return time.monotonic() - self.heard
 
-    def changes(self, *, after: str | None = None) -> Iterator[Change]:
-        """Yield what changes until :meth:`close`; at first all there is, unless `after` says from where.
+    def changes(self) -> Iterator[Change]:
+        """Yield what changes until :meth:`close`; at first all there is.
 
         It never gives up, and says in the log, once, what keeps it: a missing right, an API server that is away; or
         a defect of muster's own, after which all is listed again.
         """
-        version, pause, said = after, _FIRST_PAUSE_SECONDS, ""
+        version: str | None = None
+        pause, said = _FIRST_PAUSE_SECONDS, ""
         while not self._closed.is_set():
             try:
                 if version is None:
@@ -114,9 +115,10 @@ class ChangeWatch:
                 said = self._say(error, said)
                 if not isinstance(error, BackendError):  # the kind is gone or another, so its versions are
                     version = None
-            version = self._after_silence(
-                version
-            )  # a load balancer may end a watch before it counts as silent
+            if (
+                time.monotonic() - self._told > MUTE_SECONDS
+            ):  # a load balancer may end a watch before it counts as silent
+                version = None
             self._closed.wait(pause)  # also where it ended well: a proxy may end every watch at once
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 
@@ -142,10 +144,6 @@ class ChangeWatch:
         )
         self.heard = self._told = time.monotonic()
         return Change(version=version, put=objects, whole=True)
-
-    def _after_silence(self, version: str | None) -> str | None:
-        """Return from which version to go on; None where all is to be listed."""
-        return None if time.monotonic() - self._told > MUTE_SECONDS else version
 
     def _watched(self, version: str) -> Iterator[Change]:
         """Yield what one watch tells, until the server ends it or the connection breaks."""

@@ -49,46 +49,39 @@ _WHY = {
 }
 
 
-def refused(path: str, *, why: str = "") -> SpecError:
+def _refused(path: str, *, why: str = "") -> SpecError:
     """The error that says why a field is not to be set."""
     reason = why or _WHY.get(path.rpartition(".")[2].partition("[")[0], "muster sets it, or does not need it")
     return SpecError(f"pod override {path}: not to be set ({reason})")
 
 
-def only(given: object, allowed: frozenset[str], path: str) -> None:
-    """Refuse every field but those. :raises SpecError: one is there, or it is no mapping."""
-    if not isinstance(given, Mapping):
-        raise SpecError(f"pod override {path or 'pod'}: need a mapping, found {type(given).__name__}")
-    for name in given:
-        if name not in allowed:
-            raise refused(f"{path}.{name}".lstrip("."))
-
-
-def mapping(given: Mapping[str, Any], name: str, path: str) -> Mapping[str, Any]:
-    """Return the mapping in a field, empty where there is none. :raises SpecError: it is something else."""
-    value = given.get(name)
+def _mapping(value: object, path: str, allowed: frozenset[str] | None = None) -> Mapping[str, Any]:
+    """Return a mapping, empty where there is none. :raises SpecError: it is something else, or has a field not allowed."""
     if value is None:
         return {}
     if not isinstance(value, Mapping):
-        where = f"{path}.{name}".strip(".")
-        raise SpecError(f"pod override {where}: need a mapping, found {type(value).__name__}")
+        raise SpecError(f"pod override {path or 'pod'}: need a mapping, found {type(value).__name__}")
+    for name in value:
+        if allowed is not None and name not in allowed:
+            raise _refused(f"{path}.{name}".lstrip("."))
     return value
 
 
-def items(value: object, path: str) -> list[Mapping[str, Any]]:
+def _items(value: object, path: str) -> list[Mapping[str, Any]]:
     """Return a list of mappings. :raises SpecError: it is none."""
     if not isinstance(value, list) or not all(isinstance(each, Mapping) for each in value):
         raise SpecError(f"pod override {path}: need a list of mappings, found {value!r:.60}")
     return value
 
 
-def texts(given: Mapping[str, Any], path: str) -> Mapping[str, Any]:
+def _texts(value: object, path: str) -> Mapping[str, Any]:
     """Return labels or the like. :raises SpecError: one is no text, or is for others to set."""
+    given = _mapping(value, path)
     for key, value in given.items():
         if not isinstance(key, str) or not isinstance(value, str):
             raise SpecError(f"pod override {path}.{key!s:.80}: need text, found {value!r:.60}")
         if key.startswith(_OTHERS):
-            raise refused(f"{path}.{key}", why="these labels are muster's, Kueue's and the controllers' own")
+            raise _refused(f"{path}.{key}", why="these labels are muster's, Kueue's and the controllers' own")
     return given
 
 
@@ -150,15 +143,14 @@ def merge(override: Mapping[str, Any], template: Document, *, site: ClusterSite)
     :param override: as ``ApiClient().sanitize_for_serialization`` writes a V1Pod.
     :raises SpecError: it sets what is not its own, or is no pod; the message has the field's path.
     """
-    only(override, _POD, "")
-    metadata, spec = mapping(override, "metadata", ""), mapping(override, "spec", "")
-    only(metadata, _METADATA, "metadata")
-    only(spec, _SPEC, "spec")
+    _mapping(override, "", _POD)
+    metadata = _mapping(override.get("metadata"), "metadata", _METADATA)
+    spec = _mapping(override.get("spec"), "spec", _SPEC)
     _keep_claim(spec, site)
     merged = deepcopy(template)
     _keep_services(metadata)
     for kind in sorted(_METADATA):
-        given = texts(mapping(metadata, kind, "metadata"), f"metadata.{kind}")
+        given = _texts(metadata.get(kind), f"metadata.{kind}")
         merged["metadata"][kind] = {**merged["metadata"][kind], **given}
     for name, value in spec.items():
         merge_field = _FIELDS.get(name)
@@ -170,10 +162,10 @@ def merge(override: Mapping[str, Any], template: Document, *, site: ClusterSite)
 
 
 def _keep_services(metadata: Mapping[str, Any]) -> None:
-    for key in mapping(metadata, "labels", "metadata"):
+    for key in _mapping(metadata.get("labels"), "metadata.labels"):
         if key in _OF_SERVICES:
             why = "a pod with it may be sent what is for the store service or a model server, tokens too"
-            raise refused(f"metadata.labels.{key}", why=why)
+            raise _refused(f"metadata.labels.{key}", why=why)
 
 
 def _by(key: str, ours: list[Document], theirs: list[Mapping[str, Any]]) -> list[Document]:
@@ -182,32 +174,33 @@ def _by(key: str, ours: list[Document], theirs: list[Mapping[str, Any]]) -> list
 
 
 def _node_selector(spec: Document, value: object, path: str) -> None:
-    given = texts(mapping({"": value}, "", path), path)
-    spec["nodeSelector"] = {**spec.get("nodeSelector", {}), **given}
+    spec["nodeSelector"] = {**spec.get("nodeSelector", {}), **_texts(value, path)}
 
 
 def _added(spec: Document, value: object, path: str) -> None:
     name = path.rpartition(".")[2]
     there = spec.get(name, [])
-    spec[name] = there + [deepcopy(dict(each)) for each in items(value, path) if each not in there]
+    spec[name] = there + [deepcopy(dict(each)) for each in _items(value, path) if each not in there]
 
 
 def _pull_secrets(spec: Document, value: object, path: str) -> None:
-    given = items(value, path)
+    given = _items(value, path)
     for place, each in enumerate(given):
-        wiring.check_secret_name(f"pod override {path}[{place}].name", each.get("name"))
+        _check_reference(each, f"{path}[{place}]")
     spec["imagePullSecrets"] = _by("name", spec.get("imagePullSecrets", []), given)
 
 
+def _check_reference(value: object, path: str) -> None:
+    """Refuse a reference to a Secret that no pod may ask for."""
+    wiring.check_secret_name(f"pod override {path}.name", _mapping(value, path).get("name"))
+
+
 def _affinity(spec: Document, value: object, path: str) -> None:
-    given = mapping({"": value}, "", path)
-    only(given, frozenset({"nodeAffinity"}), path)
-    theirs = mapping(given, "nodeAffinity", path)
-    ours = spec.get("affinity", {}).get("nodeAffinity", {})
-    if theirs:
-        spec["affinity"] = {
-            "nodeAffinity": _node_affinity(ours, deepcopy(dict(theirs)), f"{path}.nodeAffinity")
-        }
+    given = _mapping(value, path, frozenset({"nodeAffinity"})).get("nodeAffinity")
+    path = f"{path}.nodeAffinity"
+    if theirs := _mapping(given, path):
+        ours = spec.get("affinity", {}).get("nodeAffinity", {})
+        spec["affinity"] = {"nodeAffinity": _node_affinity(ours, deepcopy(dict(theirs)), path)}
 
 
 def _node_affinity(ours: Document, theirs: Mapping[str, Any], path: str) -> Document:
@@ -219,60 +212,55 @@ def _node_affinity(ours: Document, theirs: Mapping[str, Any], path: str) -> Docu
     merged: Document = {**ours, **theirs}
     if required in ours and required in theirs:
         where = f"{path}.{required}.nodeSelectorTerms"
-        terms = items(mapping(theirs, required, path).get("nodeSelectorTerms"), where)
         (own,) = ours[required]["nodeSelectorTerms"]
-        merged[required] = {
-            "nodeSelectorTerms": [
-                {
-                    **term,
-                    "matchExpressions": [
-                        *own["matchExpressions"],
-                        *items(term.get("matchExpressions", []), where),
-                    ],
-                }
-                for term in terms
-            ]
-        }
+
+        def both(term: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+            return [*own["matchExpressions"], *_items(term.get("matchExpressions", []), where)]
+
+        terms = _items(_mapping(theirs[required], f"{path}.{required}").get("nodeSelectorTerms"), where)
+        merged[required] = {"nodeSelectorTerms": [{**each, "matchExpressions": both(each)} for each in terms]}
     if preferred in ours and preferred in theirs:
-        merged[preferred] = [*ours[preferred], *items(theirs[preferred], f"{path}.{preferred}")]
+        merged[preferred] = [*ours[preferred], *_items(theirs[preferred], f"{path}.{preferred}")]
     return merged
 
 
 def _volumes(spec: Document, value: object, path: str) -> None:
-    given = items(value, path)
+    given = _items(value, path)
     for place, each in enumerate(given):
         _check_volume(each, f"{path}[{place}]")
     spec["volumes"] = _by("name", spec["volumes"], given)
 
 
 def _keep_claim(spec: Mapping[str, Any], site: ClusterSite) -> None:
-    for place, each in enumerate(items(spec.get("volumes", []), "spec.volumes")):
-        path = f"spec.volumes[{place}]"
-        if mapping(each, "persistentVolumeClaim", path).get("claimName") == site.claim:
-            where = f"{path}.persistentVolumeClaim.claimName"
-            raise refused(where, why=f"claim {site.claim} is the store's, and pods see their own part of it")
+    for place, each in enumerate(_items(spec.get("volumes", []), "spec.volumes")):
+        where = f"spec.volumes[{place}].persistentVolumeClaim"
+        if _mapping(each.get("persistentVolumeClaim"), where).get("claimName") == site.claim:
+            raise _refused(
+                f"{where}.claimName",
+                why=f"claim {site.claim} is the store's, and pods see their own part of it",
+            )
 
 
 def _check_volume(volume: Mapping[str, Any], path: str) -> None:
     if _name_of(volume, path).startswith(labels.OURS):
-        raise refused(f"{path}.name", why=f"volumes called {labels.OURS}… are muster's own")
+        raise _refused(f"{path}.name", why=f"volumes called {labels.OURS}… are muster's own")
     for kind in volume:
         if kind != "name" and kind not in _VOLUMES:
-            raise refused(f"{path}.{kind}", why=f"these may be mounted: {', '.join(sorted(_VOLUMES))}")
+            raise _refused(f"{path}.{kind}", why=f"these may be mounted: {', '.join(sorted(_VOLUMES))}")
     if "secret" in volume:
-        name = mapping(volume, "secret", path).get("secretName")
+        name = _mapping(volume["secret"], f"{path}.secret").get("secretName")
         wiring.check_secret_name(f"pod override {path}.secret.secretName", name)
 
 
 def _containers(spec: Document, value: object, path: str) -> None:
-    for place, each in enumerate(items(value, path)):
+    for place, each in enumerate(_items(value, path)):
         where = f"{path}[{place}]"
         if _name_of(each, where) != labels.MAIN:
-            raise refused(
+            raise _refused(
                 f"{where}.name",
                 why=f"{each['name']!r:.60} is not {labels.MAIN!r}: a second container would hold the GPUs when the ranks have ended",
             )
-        only(each, _CONTAINER, where)
+        _mapping(each, where, _CONTAINER)
         (main,) = spec["containers"]
         _merge_main(main, each, where)
 
@@ -283,11 +271,11 @@ def _merge_main(main: Document, given: Mapping[str, Any], path: str) -> None:
     if "envFrom" in given:
         main["envFrom"] = _checked_sources(given["envFrom"], f"{path}.envFrom")
     if "ports" in given:
-        main["ports"] = deepcopy(items(given["ports"], f"{path}.ports"))
+        main["ports"] = deepcopy(_items(given["ports"], f"{path}.ports"))
     if "resources" in given:
-        _merge_resources(main["resources"], mapping(given, "resources", path), f"{path}.resources")
+        _merge_resources(main["resources"], given["resources"], f"{path}.resources")
     if "volumeMounts" in given:
-        mounts = items(given["volumeMounts"], f"{path}.volumeMounts")
+        mounts = _items(given["volumeMounts"], f"{path}.volumeMounts")
         ours = [each["mountPath"] for each in main["volumeMounts"]]
         for place, mount in enumerate(mounts):
             _check_mount(mount, f"{path}.volumeMounts[{place}]", ours)
@@ -295,49 +283,46 @@ def _merge_main(main: Document, given: Mapping[str, Any], path: str) -> None:
 
 
 def _checked_env(value: object, path: str) -> list[Mapping[str, Any]]:
-    given = items(value, path)
+    given = _items(value, path)
     for place, each in enumerate(given):
         where = f"{path}[{place}]"
         check_variable(_name_of(each, where))
-        reference = mapping(mapping(each, "valueFrom", where), "secretKeyRef", where)
-        if reference:
-            wiring.check_secret_name(
-                f"pod override {where}.valueFrom.secretKeyRef.name", reference.get("name")
-            )
+        where = f"{where}.valueFrom"
+        if reference := _mapping(each.get("valueFrom"), where).get("secretKeyRef"):
+            _check_reference(reference, f"{where}.secretKeyRef")
     return given
 
 
 def _checked_sources(value: object, path: str) -> list[Document]:
-    given = items(value, path)
+    given = _items(value, path)
     for place, each in enumerate(given):
         where = f"{path}[{place}]"
         if "secretRef" in each:
-            reference = mapping(each, "secretRef", where)
-            wiring.check_secret_name(f"pod override {where}.secretRef.name", reference.get("name"))
+            _check_reference(each["secretRef"], f"{where}.secretRef")
     return deepcopy([dict(each) for each in given])
 
 
-def _merge_resources(ours: Document, given: Mapping[str, Any], path: str) -> None:
-    only(given, frozenset({"requests", "limits"}), path)
+def _merge_resources(ours: Document, value: object, path: str) -> None:
+    given = _mapping(value, path, frozenset({"requests", "limits"}))
     taken = set(ours["requests"]) | set(ours["limits"])
     for kind in given:
-        amounts = mapping(given, kind, path)
+        amounts = _mapping(given[kind], f"{path}.{kind}")
         for resource in amounts:
             if resource in taken and (kind, resource) != ("limits", "cpu"):
-                raise refused(f"{path}.{kind}.{resource}", why="say it as Resources(…) in the Dag")
+                raise _refused(f"{path}.{kind}.{resource}", why="say it as Resources(…) in the Dag")
         ours[kind] = {**ours[kind], **amounts}
 
 
 def _check_mount(mount: Mapping[str, Any], path: str, ours: list[str]) -> None:
     if _name_of(mount, path).startswith(labels.OURS):
-        raise refused(f"{path}.name", why=f"volumes called {labels.OURS}… are muster's own")
+        raise _refused(f"{path}.name", why=f"volumes called {labels.OURS}… are muster's own")
     at = mount.get("mountPath")
     if not isinstance(at, str) or not at.startswith("/") or ".." in at.split("/"):
         raise SpecError(f"pod override {path}.mountPath: need a path from the root on, found {at!r:.80}")
     plain = posixpath.normpath(at)
     for taken in (*ours, "/mnt/muster"):
         if _within(plain, taken) or _within(taken, plain):
-            raise refused(
+            raise _refused(
                 f"{path}.mountPath", why=f"{at!r:.80} and muster's own {taken} would hide each other"
             )
 

@@ -142,8 +142,6 @@ class ClusterPlatform:
         """Write a route as it was when it was read, in one step.
 
         :param in_force: return when the Gateway has read it, which it follows within the site's `gateway_seconds`.
-        :raises Conflict: another client wrote it since it was read.
-        :raises Unreachable: it was written, and the Gateway does not say that it has read it.
         """
         written = self._routes.write(book)
         if in_force:
@@ -151,17 +149,11 @@ class ClusterPlatform:
         return written
 
     def bring_up(self, book: Route, entry: BookEntry) -> None:  # noqa: ARG002 its entry says all
-        """Make the objects of a revision, as far as they do not exist. Do not wait.
-
-        :raises BackendError: what was there by its name is still being deleted.
-        """
+        """Make the objects of a revision, as far as they do not exist."""
         self._revisions.make(entry)
 
     def clear(self, name: str) -> Route | None:
-        """Delete the revisions that are over, once the Gateway sends no request to them.
-
-        :raises Unreachable: the Gateway does not say so; nothing was deleted.
-        """
+        """Delete the revisions that are over, once the Gateway sends no request to them."""
         if self._routes.find(name) is None:
             return None
         route = self._let_go(name)
@@ -173,8 +165,6 @@ class ClusterPlatform:
 
         Users are sent nowhere first, and the route goes last: if this is interrupted, it is still there to be
         retired. A route whose notes cannot be read goes as well, with every object that has its labels.
-
-        :raises BackendError: something of it does not end.
         """
         while (route := self._routes.find(name, spoiled=_SPOILED)) is not None:
             try:
@@ -230,7 +220,6 @@ class ClusterPlatform:
         The route only once the revisions that gain a share by that answer: until then users are served as they are.
 
         :raises BackendError: something of what was deleted still exists.
-        :raises Conflict: another client wrote the route since it was read.
         """
         for entry in self._revisions.missing(book, self._revisions.look([book])):
             self._revisions.make(entry)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 from muster.backends.kubernetes.api import kinds
 from muster.backends.kubernetes.api.client import Client
@@ -35,12 +35,36 @@ _DEAF_SECONDS = 180.0  # all is well below two and a half minutes
 
 _Key = tuple[str, str]
 
-_METADATA = (
-    *("name", "namespace", "uid", "resourceVersion", "labels", "ownerReferences"),
-    *("creationTimestamp", "deletionTimestamp"),
-)
-_NOTES = (FAILURES, IGNORED, INDEX, NAME)
-_CONTAINER = ("name", "restartPolicy", "resources")
+_Shape: TypeAlias = Mapping[str, Any]
+"""The fields of an object that are kept, each with the shape of what is in it; None keeps all of that."""
+
+
+def _all(*names: str) -> _Shape:
+    return dict.fromkeys(names)
+
+
+_METADATA: _Shape = {
+    **_all("name", "namespace", "uid", "resourceVersion", "labels", "ownerReferences"),
+    **_all("creationTimestamp", "deletionTimestamp"),
+    "annotations": _all(FAILURES, IGNORED, INDEX, NAME),
+}
+_CONTAINER = _all("name", "restartPolicy", "resources")
+_TEMPLATE: _Shape = {
+    "metadata": _all("labels"),
+    "spec": {**_all("overhead"), "containers": _CONTAINER, "initContainers": _CONTAINER},
+}
+_JOB: _Shape = {**_all("suspend", "parallelism"), "template": _TEMPLATE}
+_SPECS: Mapping[Kind, _Shape] = {
+    kinds.POD: _all("nodeName", "schedulingGroup"),
+    kinds.JOB: _JOB,
+    kinds.JOB_SET: {**_all("suspend"), "replicatedJobs": {"template": {"spec": _JOB}}},
+    # The affinity of each pod set says of which flavors there is anything to tell.
+    kinds.WORKLOAD: {
+        **_all("queueName", "priority"),
+        "podSets": {"name": None, "template": {"spec": _all("affinity")}},
+    },
+    kinds.POD_GROUP: {},
+}
 
 
 def lean(kind: Kind) -> Read:
@@ -52,67 +76,23 @@ def lean(kind: Kind) -> Read:
         # Annotations may have such a key too, whose value is text; a template's metadata has no uid.
         if not isinstance(metadata, dict) or "uid" not in metadata:
             return found
-        found["metadata"] = _metadata(metadata)
+        found["metadata"] = _shaped(metadata, _METADATA)
         if spec is not None and "spec" in found:
-            found["spec"] = spec(found["spec"])
+            found["spec"] = _shaped(found["spec"], spec)
         return found
 
     return read
 
 
-def _some(document: Mapping[str, Any], names: tuple[str, ...]) -> Document:
-    return {name: document[name] for name in names if name in document}
-
-
-def _metadata(metadata: Mapping[str, Any]) -> Document:
-    notes = _some(metadata.get("annotations") or {}, _NOTES)
-    return _some(metadata, _METADATA) | ({"annotations": notes} if notes else {})
-
-
-def _pod(spec: Mapping[str, Any]) -> Document:
-    return _some(spec, ("nodeName", "schedulingGroup"))
-
-
-def _template(template: Mapping[str, Any]) -> Document:
-    """Of a template, what its pods ask for."""
-    spec = template.get("spec") or {}
-    kept = _some(spec, ("overhead",))
-    for containers in ("containers", "initContainers"):
-        kept[containers] = [_some(each, _CONTAINER) for each in spec.get(containers) or ()]
-    return {"metadata": _some(template.get("metadata") or {}, ("labels",)), "spec": kept}
-
-
-def _job(spec: Mapping[str, Any]) -> Document:
-    return {**_some(spec, ("suspend", "parallelism")), "template": _template(spec.get("template") or {})}
-
-
-def _job_set(spec: Mapping[str, Any]) -> Document:
-    jobs = [(each.get("template") or {}).get("spec") or {} for each in spec.get("replicatedJobs") or ()]
-    roles = [{"template": {"spec": _job(each)}} for each in jobs]
-    return {**_some(spec, ("suspend",)), "replicatedJobs": roles}
-
-
-def _workload(spec: Mapping[str, Any]) -> Document:
-    """With the affinity of each pod set, which says of which flavors there is anything to tell."""
-    sets = [
-        {"name": each.get("name"), "template": {"spec": _some(pod, ("affinity",))}}
-        for each in spec.get("podSets") or ()
-        if "affinity" in (pod := (each.get("template") or {}).get("spec") or {})
-    ]
-    return _some(spec, ("queueName", "priority")) | ({"podSets": sets} if sets else {})
-
-
-def _nothing(_: Mapping[str, Any]) -> Document:
-    return {}
-
-
-_SPECS: Mapping[Kind, Read] = {
-    kinds.POD: _pod,
-    kinds.JOB: _job,
-    kinds.JOB_SET: _job_set,
-    kinds.WORKLOAD: _workload,
-    kinds.POD_GROUP: _nothing,
-}
+def _shaped(found: Any, shape: _Shape | None) -> Any:
+    """Return what a shape names of an object, or of each object of a list; what is empty then is left out."""
+    if shape is None or found is None:
+        return found
+    if isinstance(found, list):
+        parts = [_shaped(each, shape) for each in found]
+        return [each for each in parts if each.keys() - {"name"}]  # a name alone says nothing
+    kept = {name: _shaped(found[name], inner) for name, inner in shape.items() if name in found}
+    return {name: part for name, part in kept.items() if part or shape[name] is None}
 
 
 class Mirror:

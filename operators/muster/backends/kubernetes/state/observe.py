@@ -201,7 +201,7 @@ def usable(
     """Return, by pod set, the flavors of the GPU classes that a workload names; those alone that name some."""
     found = {}
     for each in workload["spec"].get("podSets") or ():
-        classes = gpu_classes(each["template"]["spec"])
+        classes = gpu_classes((each.get("template") or {}).get("spec") or {})
         if classes:
             stand_for = {name for name, flavor in (flavors or {}).items() if flavor.gpu_class in classes}
             found[str(each.get("name"))] = frozenset(stand_for or classes)

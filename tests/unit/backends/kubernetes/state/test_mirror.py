@@ -227,7 +227,7 @@ def test_what_is_kept_of_a_waiting_gang_is_small() -> None:
 
 def test_a_gang_that_nothing_is_known_of_but_its_name() -> None:
     bare = {"kind": "JobSet", "metadata": {"name": "a", "uid": "u"}, "spec": {}}
-    assert json.loads(json.dumps(bare), object_hook=lean(JOB_SET)) == bare | {"spec": {"replicatedJobs": []}}
+    assert json.loads(json.dumps(bare), object_hook=lean(JOB_SET)) == bare
 
 
 def test_events_and_what_a_watch_says_of_itself_stay_as_they_are() -> None:
@@ -259,7 +259,7 @@ def test_a_template_has_metadata_and_is_no_object() -> None:
         "spec": {"parallelism": 2, "template": template},
     }
     found = json.loads(json.dumps(job), object_hook=lean(JOB))
-    containers = {"containers": [{"name": "c", "resources": {}}], "initContainers": []}
+    containers = {"containers": [{"name": "c", "resources": {}}]}
     assert found["spec"] == {
         "parallelism": 2,
         "template": {"metadata": {"labels": {"a": "b"}}, "spec": containers},
