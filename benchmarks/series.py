@@ -17,7 +17,7 @@ from pathlib import Path
 
 from muster.core.job import JobSpec, Role
 from muster.volumes.folder import FolderStore
-from muster.worker.usage import EVERY_SECONDS, descendants
+from muster.worker.usage import Usage, descendants
 
 LINES = 20_000
 MOST_MICROSECONDS = 100.0
@@ -84,7 +84,7 @@ def measure() -> dict[str, float]:
             "read_ms": 1e3 * read,
             "log_mib": (job / "log").stat().st_size / (1 << 20),
             "file_kib": (job / "series").stat().st_size / 1024,
-            "use_percent": 100 * use_seconds() / EVERY_SECONDS,
+            "use_percent": 100 * use_seconds() / Usage.every_seconds,
         }
 
 

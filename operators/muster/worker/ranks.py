@@ -14,7 +14,6 @@ from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol
 
 from muster.core.forking import Forked, spawn
 from muster.core.linux import adopt_orphans
@@ -22,6 +21,7 @@ from muster.core.progress import Pattern
 from muster.worker.lines import LineBuffer
 from muster.worker.processes import children, end_descendants, has_children
 from muster.worker.silence import Silence
+from muster.worker.watches import Watch
 
 TAIL_LINES = 400
 _FAULT_GRACE_SECONDS = 5.0
@@ -96,16 +96,6 @@ class Rank:
         return self.plan.rank
 
 
-class ReplicaWatch(Protocol):
-    """Looks at a running replica now and then."""
-
-    def left(self) -> float:
-        """Seconds until :meth:`look` is due."""
-
-    def look(self) -> None:
-        """Look, if it is due."""
-
-
 class Ranks:
     """The ranks of one replica.
 
@@ -128,7 +118,7 @@ class Ranks:
         failed: Callable[[Rank], bool] = lambda rank: bool(rank.status),
         follows: Callable[[Rank], bool] = lambda _: False,
         over: Callable[[], bool] | None = None,
-        watches: Sequence[ReplicaWatch] = (),
+        watches: Sequence[Watch] = (),
         tidy: bool = True,
         serves: Callable[[], bool] | None = None,
         pattern: Pattern | None = None,

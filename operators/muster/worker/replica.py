@@ -31,7 +31,6 @@ from muster.core.wire import dumps, loads
 from muster.worker import command, entrypoint
 from muster.worker.code import copy_code, left_behind, shown_in
 from muster.worker.disks import IN_POD, Disks
-from muster.worker.doubles import Doubles
 from muster.worker.faults import (
     EXIT_CODES,
     WorkerFault,
@@ -49,12 +48,11 @@ from muster.worker.faults import (
 from muster.worker.last_words import read_json
 from muster.worker.launchers.launcher import EngineLauncher, launcher_of, rank_environment
 from muster.worker.mounts import protect
-from muster.worker.pruning import Pruning
 from muster.worker.ranks import InRank, Rank, RankPlan, Ranks, say
 from muster.worker.seal import seal, write_durably
 from muster.worker.silence import Silence
-from muster.worker.unkept import Unkept
 from muster.worker.usage import Usage
+from muster.worker.watches import Doubles, Pruning, Unkept
 
 _FOLLOWER_LENGTH = 160
 _MOST_LEFT = 5
@@ -168,7 +166,7 @@ def _run_ranks(replica: Replica, disks: Disks, usage: Usage) -> Report:
         return _failed(found, whole=whole)
     tell_ended(replica)
     doubles.look(now=True)
-    pruning.look(ended=True)
+    pruning.finish()
     return _succeeded(replica, ended, disks)
 
 

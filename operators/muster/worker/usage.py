@@ -6,25 +6,22 @@ the replica, ``gpuN_share`` (of the time in which it computed, 0 to 1) and ``gpu
 
 Memory is what the kernel counts for the replica's own cgroup without the page cache that it may drop, as a kubelet
 does; on a machine without such a cgroup it is the sum of its processes' resident sizes, where a page that ranks share
-counts for each.
+counts for each. A card's numbers are those of NVIDIA's management library (NVML).
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import Any
 
 from muster.core.progress import use_lines
 from muster.core.replica import Replica
+from muster.worker.watches import Watch
 
-if TYPE_CHECKING:
-    from muster.worker.cards import CardReader
-
-FIRST_SECONDS, EVERY_SECONDS = 2.0, 10.0
-_SHARE = 200  # at most one part in this many of a core goes into it
 _GIB = 1 << 30
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -32,47 +29,31 @@ _OWN_GROUP = "muster."  # a backend gives a replica a cgroup of this name; in a 
 _MEMORY_FILES = (("memory.current", "inactive_file "), ("memory.usage_in_bytes", "total_inactive_file "))
 
 
-class Usage:
-    """What one replica uses: looks every ten seconds, or less often where a look takes long.
+class Usage(Watch):
+    """What one replica uses; `share` is of a core.
 
-    :param say: writes lines to the worker's output.
     :param in_pod: whether the cgroup that is seen is the replica's own.
     """
 
+    first_seconds, every_seconds, share = 2.0, 10.0, 200
+    spent = staticmethod(time.thread_time)
+
     def __init__(self, replica: Replica, *, say: Callable[[str], None], in_pod: bool = False) -> None:
-        self._say, self._name = say, f"{replica.role}-{replica.index}"
+        super().__init__(say)
+        self._name = f"{replica.role}-{replica.index}"
         self._group = memory_group(in_pod=in_pod)
         self._gpus = replica.job_role.resources.gpus
         self._wanted = replica.gpus
         self._cards: CardReader | None = None
         self._before = (time.monotonic(), 0.0)
-        self._due = time.monotonic() + FIRST_SECONDS
 
-    def left(self) -> float:
-        """Seconds until :meth:`look` is due."""
-        return self._due - time.monotonic()
-
-    def look(self) -> None:
-        """Say what the replica uses, if it is due."""
-        begun = time.monotonic()
-        if begun < self._due:
-            return
-        spent = time.thread_time()
-        pids = list(descendants(os.getpid()))
+    def _look(self) -> None:
+        begun, pids = time.monotonic(), list(descendants(os.getpid()))
         use = {"cpu_cores": self._cores(begun, pids), "memory_gib": self._memory(pids) / _GIB}
-        use |= self._of_cards()
+        if self._gpus:
+            self._cards = self._cards or CardReader(self._wanted)
+            use |= self._cards.use()
         self._say(use_lines(self._name, use))
-        took = time.thread_time() - spent
-        self._due = time.monotonic() + max(EVERY_SECONDS, _SHARE * took)
-
-    def _of_cards(self) -> dict[str, float]:
-        if not self._gpus:
-            return {}
-        if self._cards is None:
-            from muster.worker.cards import CardReader  # most replicas have no card
-
-            self._cards = CardReader(self._wanted)
-        return self._cards.use()
 
     def _cores(self, now: float, pids: Sequence[int]) -> float:
         """Return the mean since the last look; the time of a process that ended is in its parent's."""
@@ -148,3 +129,62 @@ def _group_bytes(folder: str) -> int:
                 cache = next((int(line.split()[1]) for line in file if line.startswith(droppable)), 0)
             return max(0, used - cache)
     return 0
+
+
+class _Rates(ctypes.Structure):
+    """nvmlUtilization_t: percent of the time in which a kernel ran, in which memory was read or written."""
+
+    _fields_ = (("gpu", ctypes.c_uint), ("memory", ctypes.c_uint))
+
+
+class _Memory(ctypes.Structure):
+    """nvmlMemory_t, in bytes."""
+
+    _fields_ = (("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong))
+
+
+class CardReader:
+    """The cards of one replica; none where there is no library, or it refuses.
+
+    The library is only there where the driver is. It is loaded in the worker after its ranks were forked, and makes no
+    context on a card.
+
+    :param names: the cards as CUDA_VISIBLE_DEVICES names them, by number or UUID; all that are seen unless given.
+    :param library: its file.
+    """
+
+    def __init__(self, names: Sequence[str] = (), *, library: str = "libnvidia-ml.so.1") -> None:
+        self._nvml: Any = None
+        self._cards: list[ctypes.c_void_p] = []
+        with suppress(OSError, AttributeError):  # no driver here, or one without a function of these
+            nvml = ctypes.CDLL(library)
+            if nvml.nvmlInit_v2() == 0:
+                self._nvml = nvml
+                self._cards = [
+                    card for name in names or self._all() if (card := self._card(name)) is not None
+                ]
+
+    def use(self) -> dict[str, float]:
+        """Return what each card does now; what it does not say is left out."""
+        found: dict[str, float] = {}
+        for number, card in enumerate(self._cards):
+            rates, memory = _Rates(), _Memory()
+            if self._nvml.nvmlDeviceGetUtilizationRates(card, ctypes.byref(rates)) == 0:
+                found[f"gpu{number}_share"] = rates.gpu / 100
+            if self._nvml.nvmlDeviceGetMemoryInfo(card, ctypes.byref(memory)) == 0:
+                found[f"gpu{number}_memory_gib"] = memory.used / _GIB
+        return found
+
+    def _all(self) -> list[str]:
+        count = ctypes.c_uint()
+        return list(
+            map(str, range(count.value if self._nvml.nvmlDeviceGetCount_v2(ctypes.byref(count)) == 0 else 0))
+        )
+
+    def _card(self, name: str) -> ctypes.c_void_p | None:
+        card = ctypes.c_void_p()
+        if name.isdigit():
+            code = self._nvml.nvmlDeviceGetHandleByIndex_v2(ctypes.c_uint(int(name)), ctypes.byref(card))
+        else:
+            code = self._nvml.nvmlDeviceGetHandleByUUID(name.encode(), ctypes.byref(card))
+        return card if code == 0 else None

@@ -16,8 +16,7 @@ import pytest
 from muster.core.job import Role
 from muster.core.resources import Resources
 from muster.core.series import Folding
-from muster.worker.cards import CardReader
-from muster.worker.usage import EVERY_SECONDS, Usage, descendants, memory_group
+from muster.worker.usage import CardReader, Usage, descendants, memory_group
 
 BUSY = "import time; held = b'x' * (64 << 20); print(flush=True)\nwhile time.process_time() < 60: pass"
 NVML = """
@@ -64,7 +63,7 @@ def test_the_processes_of_a_replica_are_looked_at_when_it_is_due(
     assert set(found) == {"cpu_cores", "memory_gib"}
     assert found["memory_gib"] >= 1 / 16
     assert found["cpu_cores"] >= 0
-    assert 0 < usage.left() <= EVERY_SECONDS
+    assert 0 < usage.left() <= Usage.every_seconds
     usage.look()
     assert len(said) == 1
 
