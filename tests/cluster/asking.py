@@ -20,8 +20,7 @@ from muster.core.job import JobSpec, Role
 from muster.core.replica import Replica
 from muster.volumes.service.client import ServiceStore
 from muster.volumes.service.connection import Connection
-from muster.worker.courier import Courier
-from muster.worker.spool import LineSpool
+from muster.worker.courier import Courier, LineSpool
 from muster.worker.store import StoreService
 
 CLIENTS = 3

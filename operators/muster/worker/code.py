@@ -1,4 +1,4 @@
-"""Gives a replica its own copy of the code that travels with the job.
+"""Gives a replica its own copy of the code that travels with the job, and makes its inputs read-only.
 
 The snapshot in the store is shared and never changes. Scripts may write beside themselves (bytecode,
 ``runs/``, a checkpoint in the working folder): they write into a copy that is deleted with the job.
@@ -8,7 +8,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+
+_CLONE_NEWNS = 0x0002_0000
+_MS_RDONLY, _MS_REMOUNT, _MS_BIND = 1, 32, 4096
+_MS_REC, _MS_SLAVE = 16384, 1 << 19
 
 
 def copy_code(source: str, target: str) -> str:
@@ -73,3 +77,45 @@ def _copy(entry: os.DirEntry[str], target: str) -> None:
             os.fchmod(file.fileno(), mode)
             while data := source.read(1 << 20):
                 file.write(data)
+
+
+def version_folder(path: str) -> str:
+    """Return the folder of the version that an input lies in, or the input where it lies in none."""
+    folder = path
+    while (above := os.path.dirname(folder)) != folder:
+        if os.path.basename(folder) == "data" and os.path.isfile(os.path.join(above, "RECORD.json")):
+            return above
+        folder = above
+    return path
+
+
+def protect(folders: Iterable[str]) -> bool:
+    """Make inputs read-only for this process, which has one thread, and for all its children, for root too.
+
+    The modes of a version's files keep all users but root from writing. A mistake of root would change a version
+    for all its readers. From mount_namespaces(7) and mount(2): a process that may (CAP_SYS_ADMIN) gets its own
+    view of the mounts, seen by it and its children alone, which ends with them.
+
+    An input lies in its version's folder, ``<n>/data``. The whole version folder is protected: its manifest and
+    RECORD.json, which describe the data and its origin, are not the job's to change either.
+
+    :returns: whether the kernel allowed it. Where it does not, the process usually is not root, and the
+        files' modes protect them.
+    """
+    wanted = sorted({version_folder(folder) for folder in folders})
+    if not wanted or os.geteuid() != 0:
+        return False
+    import ctypes
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.unshare(_CLONE_NEWNS) != 0:
+        return False
+
+    def mount(source: bytes | None, target: bytes, flags: int) -> bool:
+        return bool(libc.mount(source, target, None, ctypes.c_ulong(flags), None) == 0)
+
+    if not mount(None, b"/", _MS_REC | _MS_SLAVE):  # else all processes would see the mounts below
+        return False
+    names = map(os.fsencode, wanted)
+    done = [mount(n, n, _MS_BIND) and mount(None, n, _MS_REMOUNT | _MS_BIND | _MS_RDONLY) for n in names]
+    return all(done)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 import threading
 from collections.abc import Callable
 
-from muster.worker.spool import LineSpool
 from muster.worker.store import Stale, StoreService
 
 SPACING_SECONDS = 0.5  # between two requests, unless enough lines wait to fill one
 _BATCH_BYTES = 1 << 20
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS, _GROWTH = 0.1, 1.0, 2.0
+MOST_BYTES = 256 << 20
+COMPACT_BYTES = 16 << 20
+_PIECE_BYTES = 1 << 20
 
 
 class Courier:
@@ -75,3 +79,115 @@ class Courier:
             threading.Event().wait(min(seconds, SPACING_SECONDS))
         else:
             self._hurry.wait(seconds)
+
+
+class LineSpool:
+    """A queue of lines in an unnamed file, so that they take no memory and vanish with the process.
+
+    One thread adds, another takes. When it is full, :meth:`add` waits for a service that takes lines. While
+    the service is away, or in a hurry, it does not wait: new lines are left out, and one line says how many
+    bytes.
+
+    :param folder: on the disk to use.
+    """
+
+    def __init__(self, folder: str, *, most_bytes: int = MOST_BYTES) -> None:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            self._file = os.dup(file.fileno())  # open as long as the process lives
+        self._most = most_bytes
+        self._first = 0  # the file's offset in the stream; the service has all up to `_held`
+        self._held = self._end = 0
+        self._left_out = 0
+        self._away = self._hurried = self._closed = False
+        self._changed = threading.Condition()  # with an RLock: a signal handler may interrupt
+
+    def add(self, lines: bytes) -> None:
+        """Add whole lines."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._away or self._hurried or self._has_room(lines))
+            note = _note(self._left_out) if self._left_out else b""
+            if self._has_room(lines) and self._write(note + lines):
+                self._left_out = 0
+            else:
+                self._left_out += len(lines)
+            self._changed.notify_all()
+
+    def hurry(self) -> None:
+        """End all waits for room, now and later; a signal handler may call it."""
+        with self._changed:
+            self._hurried = True
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Close it: no more lines are added."""
+        with self._changed:
+            if self._left_out and self._write(_note(self._left_out)):
+                self._left_out = 0
+            self._closed = True
+            self._changed.notify_all()
+
+    def head(self, most_bytes: int) -> tuple[int, bytes]:
+        """Wait for the first lines that the service lacks; return their offset and at most `most_bytes` of them.
+
+        :returns: no bytes once it is closed and empty.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._end > self._held or self._closed)
+            size = min(most_bytes, self._end - self._held)
+            data = os.pread(self._file, size, self._held - self._first)
+            return self._held, data[: data.rfind(b"\n") + 1] or data
+
+    def stall(self) -> None:
+        """Note that the service is away, until :meth:`drop` says that it has more."""
+        with self._changed:
+            self._away = True
+            self._changed.notify_all()
+
+    def drop(self, held: int) -> None:
+        """Note that the service has the first `held` bytes of the stream."""
+        with self._changed:
+            self._away = False
+            self._held = min(max(self._held, held), self._end)
+            if self._held == self._end:
+                os.truncate(self._file, 0)
+                self._first = self._end
+            elif self._held - self._first > max(COMPACT_BYTES, self._end - self._held):
+                self._compact()
+            self._changed.notify_all()
+
+    @property
+    def waiting(self) -> int:
+        """Bytes that the service lacks."""
+        with self._changed:
+            return self._end - self._held
+
+    def _has_room(self, lines: bytes) -> bool:
+        return self._end == self._held or self._end - self._held + len(lines) <= self._most
+
+    def _write(self, data: bytes) -> bool:
+        """Write all of `data` or none; return whether it was written."""
+        view, at = memoryview(data), self._end - self._first
+        try:
+            while view:
+                count = os.pwrite(self._file, view, at)
+                view, at = view[count:], at + count
+        except OSError:  # the disk is full; a partial write is overwritten later
+            return False
+        self._end += len(data)
+        return True
+
+    def _compact(self) -> None:
+        """Move the rest to the file's beginning, where there is room for it."""
+        source, target = self._held - self._first, 0
+        while data := os.pread(self._file, _PIECE_BYTES, source):
+            os.pwrite(self._file, data, target)
+            source, target = source + len(data), target + len(data)
+        os.truncate(self._file, target)
+        self._first = self._held
+
+
+def _note(count: int) -> bytes:
+    return (
+        b"[muster] %d bytes of lines are left out here, which the node's own log has: "
+        b"the store service was away, and there was no room to keep them\n" % count
+    )

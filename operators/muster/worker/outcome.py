@@ -12,24 +12,18 @@ from muster.core.masking import Masking
 from muster.core.replica import Report
 from muster.core.verdict import Cause, ExitCode, Verdict
 from muster.core.wire import dumps
+from muster.worker.faults import EXIT_CODES
 
 TERMINATION_BYTES = 4096  # the most a kubelet reads
 
 # The memory events of this container's control group; versions 2 and 1 of cgroups.
 _OOM_COUNTS = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control")
 
-_CODES = {
-    Cause.CANCELLED: ExitCode.STOPPED,
-    Cause.RANK_LOST: ExitCode.RANK_LOST,
-    Cause.OUT_OF_MEMORY: ExitCode.OUT_OF_MEMORY,
-    Cause.COMMIT_FAILED: ExitCode.SEAL_FAILED,
-}
-
 
 def failed(cause: Cause, message: str, *, rank: int | None = None, at: float = 0.0) -> Report:
     """Return a report that the worker did not write."""
     verdict = Verdict(cause=cause, message=message, advice=advice_on(cause), rank=rank)
-    return Report(exit_code=_CODES[cause], verdict=verdict, at=at or time.time())
+    return Report(exit_code=EXIT_CODES[cause], verdict=verdict, at=at or time.time())
 
 
 def killed(name: str, status: int) -> Report:

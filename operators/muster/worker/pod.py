@@ -125,10 +125,11 @@ class Pod:
     def __init__(
         self, replica: Replica, outlets: Outlets, *, worker: int, output: int, environment: Mapping[str, str]
     ) -> None:
-        from muster.worker.courier import Courier  # slow to import, so done while the worker starts
-        from muster.worker.herald import Herald
-        from muster.worker.spool import LineSpool
-        from muster.worker.store import StoreService
+        from muster.worker.courier import (
+            Courier,
+            LineSpool,
+        )  # slow to import, so done while the worker starts
+        from muster.worker.store import Herald, StoreService
 
         self._replica, self._outlets = replica, outlets
         self._name = f"replica {replica.role}-{replica.index}"

@@ -29,7 +29,7 @@ from muster.core.text import shortened
 from muster.core.verdict import Cause, ExitCode, Verdict
 from muster.core.wire import dumps, loads
 from muster.worker import command, entrypoint
-from muster.worker.code import copy_code, left_behind, shown_in
+from muster.worker.code import copy_code, left_behind, protect, shown_in
 from muster.worker.disks import IN_POD, Disks
 from muster.worker.faults import (
     EXIT_CODES,
@@ -46,8 +46,7 @@ from muster.worker.faults import (
     tell_ended,
 )
 from muster.worker.last_words import read_json
-from muster.worker.launchers.launcher import EngineLauncher, launcher_of, rank_environment
-from muster.worker.mounts import protect
+from muster.worker.launchers.launcher import EngineLauncher, error_file, launcher_of, rank_environment
 from muster.worker.ranks import InRank, Rank, RankPlan, Ranks, say
 from muster.worker.seal import seal, write_durably
 from muster.worker.silence import Silence
@@ -186,8 +185,7 @@ def plan_ranks(replica: Replica) -> list[RankPlan]:
 
 def _plan(replica: Replica, local_rank: int) -> RankPlan:
     rank = replica.first_rank + local_rank
-    error_file = os.path.join(replica.scratch, f"rank-{rank}-error.json")
-    environment = rank_environment(replica, local_rank, base=os.environ, error_file=error_file)
+    environment = rank_environment(replica, local_rank, base=os.environ)
     arguments, folder = _program(replica, environment)
     return RankPlan(
         rank=rank,
@@ -195,7 +193,7 @@ def _plan(replica: Replica, local_rank: int) -> RankPlan:
         environment=environment,
         folder=folder,
         outcome=os.path.join(replica.scratch, f"rank-{rank}-outcome.json"),
-        error_file=error_file,
+        error_file=error_file(replica, local_rank),
         code=replica.code,
     )
 

@@ -21,7 +21,7 @@ ROLES = (
 
 def environment(bench, local_rank: int = 0, **given) -> dict[str, str]:
     base = {"PATH": "/usr/bin", "HOME": "/home/me", "SECRET": "s"}
-    found = rank_environment(bench.replica(**given), local_rank, base=base, error_file="/e.json")
+    found = rank_environment(bench.replica(**given), local_rank, base=base)
     assert found.pop("PATH").endswith(":/usr/bin")
     return found
 
@@ -81,7 +81,7 @@ def test_torchrun_counts_ranks_over_all_roles(bench, tmp_path: Path) -> None:
         "TORCHELASTIC_MAX_RESTARTS": "3",
         "TORCHELASTIC_RUN_ID": "train-abc-1",
         "TORCHELASTIC_USE_AGENT_STORE": "False",
-        "TORCHELASTIC_ERROR_FILE": "/e.json",
+        "TORCHELASTIC_ERROR_FILE": str(tmp_path / "scratch" / "rank-4-error.json"),
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
     }
 
@@ -123,7 +123,7 @@ def test_an_author_may_set_threads_but_not_the_rank(bench) -> None:
 def test_what_the_author_sets_counts_where_the_backend_does_not_pass_it_on(bench, launcher: str) -> None:
     given = {"PATH": "/own", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "3"}
     replica = bench.replica(command=("x",), launcher=launcher, env=given)
-    found = rank_environment(replica, 0, base={"PATH": "/usr/bin"}, error_file="/e.json")
+    found = rank_environment(replica, 0, base={"PATH": "/usr/bin"})
     assert found["PATH"].endswith(":/own")
     assert found["TORCH_NCCL_ASYNC_ERROR_HANDLING"] == "3"
 
@@ -162,7 +162,7 @@ def test_tensorflow_tells_each_rank_all_addresses_and_its_own_task(bench) -> Non
     roles = (Role(name="chief", command=("x",)), Role(name="train", replicas=2, ranks=2, command=("x",)))
     peers = tuple(f"host-{rank}:2222" for rank in range(5))
     replica = replace(bench.replica(roles=roles, role="train", index=1, launcher="tensorflow"), peers=peers)
-    told = rank_environment(replica, 1, base={}, error_file="/e.json")["TF_CONFIG"]
+    told = rank_environment(replica, 1, base={})["TF_CONFIG"]
     assert json.loads(told) == {
         "cluster": {"chief": [peers[0]], "worker": list(peers[1:])},
         "task": {"type": "worker", "index": 3},

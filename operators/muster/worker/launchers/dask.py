@@ -35,13 +35,7 @@ main()
 """
 
 
-def environment(
-    replica: Replica,
-    local_rank: int,  # noqa: ARG001
-    *,
-    base: Mapping[str, str],
-    error_file: str,  # noqa: ARG001
-) -> dict[str, str]:
+def environment(replica: Replica, _local_rank: int, base: Mapping[str, str]) -> dict[str, str]:
     """Return where the scheduler is, and have Dask tell only what is wrong."""
     return {
         "DASK_SCHEDULER_ADDRESS": _scheduler(replica),
@@ -64,7 +58,7 @@ def meet(replica: Replica, environments: Sequence[dict[str, str]]) -> list[int]:
     return [engine.lead(replica, words, environments[0], host=replica.master_address)]
 
 
-def worker(replica: Replica, environment: Mapping[str, str]) -> list[str]:  # noqa: ARG001
+def worker(replica: Replica, _environment: Mapping[str, str]) -> list[str]:
     """Return the words of a worker."""
     return engine.kept(
         replica,

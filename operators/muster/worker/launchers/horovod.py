@@ -33,13 +33,7 @@ server.serve_forever()
 """
 
 
-def environment(
-    replica: Replica,
-    local_rank: int,
-    *,
-    base: Mapping[str, str],  # noqa: ARG001
-    error_file: str,  # noqa: ARG001
-) -> dict[str, str]:
+def environment(replica: Replica, local_rank: int, _base: Mapping[str, str]) -> dict[str, str]:
     """Return the variables of ``horovod.init``; :func:`meet` adds the rendezvous server's address."""
     position, across = cross(replica, local_rank)
     interface = {"HOROVOD_GLOO_IFACE": "lo"} if replica.master_address == LOOPBACK else {}

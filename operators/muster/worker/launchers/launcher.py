@@ -16,16 +16,13 @@ from muster.core.replica import LOOPBACK, Replica
 class RankLauncher(Protocol):
     """A module of this package."""
 
-    def environment(
-        self, replica: Replica, local_rank: int, *, base: Mapping[str, str], error_file: str
-    ) -> dict[str, str]:
+    def environment(self, replica: Replica, local_rank: int, base: Mapping[str, str], /) -> dict[str, str]:
         """Return the variables that this launcher adds for a rank.
 
         :param base: the environment that the backend gave the worker, secrets included.
-        :param error_file: the file for errors of scripts that use torch's ``@record``.
         """
 
-    def meet(self, replica: Replica, environments: Sequence[dict[str, str]]) -> list[int]:
+    def meet(self, replica: Replica, environments: Sequence[dict[str, str]], /) -> list[int]:
         """Prepare the ranks' rendezvous before any of them starts; it may wait for other replicas.
 
         :param environments: those of this replica's ranks; variables that are known only now may be added.
@@ -37,7 +34,7 @@ class RankLauncher(Protocol):
 class EngineLauncher(RankLauncher, Protocol):
     """A module of this package whose first replica drives; see :attr:`muster.core.job.Launcher.drives`."""
 
-    def worker(self, replica: Replica, environment: Mapping[str, str]) -> list[str]:
+    def worker(self, replica: Replica, environment: Mapping[str, str], /) -> list[str]:
         """Return the words that a rank of any other replica runs, in place of what the author wrote.
 
         They end well once the first replica has sealed.
@@ -49,22 +46,23 @@ def launcher_of(launcher: Launcher) -> RankLauncher:
     return cast("RankLauncher", import_module(f"muster.worker.launchers.{launcher.value}"))
 
 
-def rank_environment(
-    replica: Replica, local_rank: int, *, base: Mapping[str, str], error_file: str
-) -> dict[str, str]:
+def rank_environment(replica: Replica, local_rank: int, *, base: Mapping[str, str]) -> dict[str, str]:
     """Return the whole environment of rank `local_rank` of this replica.
 
     The author's variables are among `base` on one machine, and in a replica's document alone on a cluster.
     """
     base = {**base, **replica.spec.env}
-    chosen = launcher_of(replica.spec.launcher).environment(
-        replica, local_rank, base=base, error_file=error_file
-    )
+    chosen = launcher_of(replica.spec.launcher).environment(replica, local_rank, base)
     found = {**_defaults(replica), **base, **_common(replica, local_rank, base), **chosen}
     return {
         **found,
         MLFLOW_TAGS: json.dumps({**_tags(found.get(MLFLOW_TAGS, "")), MLFLOW_TAG: replica.job_id}),
     }
+
+
+def error_file(replica: Replica, local_rank: int) -> str:
+    """Return the file for errors of scripts that use torch's ``@record``."""
+    return os.path.join(replica.scratch, f"rank-{replica.first_rank + local_rank}-error.json")
 
 
 def _tags(text: str) -> dict[str, object]:

@@ -7,17 +7,11 @@ from collections.abc import Mapping, Sequence
 from muster.core.replica import Replica
 
 
-def environment(
-    replica: Replica,  # noqa: ARG001
-    local_rank: int,  # noqa: ARG001
-    *,
-    base: Mapping[str, str],  # noqa: ARG001
-    error_file: str,  # noqa: ARG001
-) -> dict[str, str]:
+def environment(_replica: Replica, _local_rank: int, _base: Mapping[str, str]) -> dict[str, str]:
     """Return nothing: the number is in every rank's environment."""
     return {}
 
 
-def meet(replica: Replica, environments: Sequence[dict[str, str]]) -> list[int]:  # noqa: ARG001
+def meet(_replica: Replica, _environments: Sequence[dict[str, str]]) -> list[int]:
     """Do nothing: the ranks do not meet."""
     return []

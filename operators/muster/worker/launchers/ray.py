@@ -31,13 +31,7 @@ scripts.main()
 """
 
 
-def environment(
-    replica: Replica,
-    local_rank: int,  # noqa: ARG001
-    *,
-    base: Mapping[str, str],  # noqa: ARG001
-    error_file: str,  # noqa: ARG001
-) -> dict[str, str]:
+def environment(replica: Replica, _local_rank: int, _base: Mapping[str, str]) -> dict[str, str]:
     """Return where the head is; :func:`meet` adds the token."""
     return {
         "RAY_ADDRESS": _head(replica),
@@ -63,7 +57,7 @@ def meet(replica: Replica, environments: Sequence[dict[str, str]]) -> list[int]:
     return [engine.lead(replica, words, environments[0], host=_own(replica))]
 
 
-def worker(replica: Replica, environment: Mapping[str, str]) -> list[str]:  # noqa: ARG001
+def worker(replica: Replica, _environment: Mapping[str, str]) -> list[str]:
     """Return the words of a node."""
     cards = ("--num-gpus", str(len(replica.gpus)))
     node = _node(replica, "--address", _head(replica), *cards, cpus=engine.cores(replica))

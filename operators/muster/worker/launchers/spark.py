@@ -79,13 +79,7 @@ exec '{java}' "$@"
 """
 
 
-def environment(
-    replica: Replica,
-    local_rank: int,  # noqa: ARG001
-    *,
-    base: Mapping[str, str],
-    error_file: str,  # noqa: ARG001
-) -> dict[str, str]:
+def environment(replica: Replica, _local_rank: int, base: Mapping[str, str]) -> dict[str, str]:
     """Write what Spark reads at its start into the replica's scratch folder, and return the variables that name it.
 
     :raises SpecError: the image has no PySpark, or the replica too little memory for its JVM.

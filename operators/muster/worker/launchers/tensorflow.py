@@ -15,13 +15,7 @@ TASKS = frozenset({"chief", "worker", "ps", "evaluator"})
 WORKER = "worker"
 
 
-def environment(
-    replica: Replica,
-    local_rank: int,
-    *,
-    base: Mapping[str, str],  # noqa: ARG001
-    error_file: str,  # noqa: ARG001
-) -> dict[str, str]:
+def environment(replica: Replica, local_rank: int, _base: Mapping[str, str]) -> dict[str, str]:
     """Return a rank's ``TF_CONFIG``."""
     cluster: dict[str, list[str]] = {}
     task = {}
@@ -36,7 +30,7 @@ def environment(
     return {"TF_CONFIG": json.dumps({"cluster": cluster, "task": task}, separators=(",", ":"))}
 
 
-def meet(replica: Replica, environments: Sequence[dict[str, str]]) -> list[int]:  # noqa: ARG001
+def meet(replica: Replica, _environments: Sequence[dict[str, str]]) -> list[int]:
     """Wait until the name of rank 0's replica resolves: gRPC caches a failed lookup for a while."""
     if replica.master_address != LOOPBACK:
         from muster.worker.rendezvous import await_name  # not on one machine: it loads socket

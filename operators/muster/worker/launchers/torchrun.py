@@ -9,12 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from muster.core.replica import LOOPBACK, Replica
-from muster.worker.launchers.launcher import replica_number
+from muster.worker.launchers.launcher import error_file, replica_number
 
 
-def environment(
-    replica: Replica, local_rank: int, *, base: Mapping[str, str], error_file: str
-) -> dict[str, str]:
+def environment(replica: Replica, local_rank: int, base: Mapping[str, str]) -> dict[str, str]:
     """Return the variables of ``torch.distributed``."""
     role = replica.job_role
     return {
@@ -33,12 +31,12 @@ def environment(
         "TORCHELASTIC_MAX_RESTARTS": str(replica.spec.max_restarts),
         "TORCHELASTIC_RUN_ID": replica.job_id,
         "TORCHELASTIC_USE_AGENT_STORE": "False",
-        "TORCHELASTIC_ERROR_FILE": error_file,
+        "TORCHELASTIC_ERROR_FILE": error_file(replica, local_rank),
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": base.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
     }
 
 
-def meet(replica: Replica, environments: Sequence[dict[str, str]]) -> list[int]:  # noqa: ARG001
+def meet(replica: Replica, _environments: Sequence[dict[str, str]]) -> list[int]:
     """Wait until the name of rank 0's replica resolves."""
     if replica.master_address != LOOPBACK:
         from muster.worker.rendezvous import await_name  # not on one machine: it loads socket

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from muster.core.verdict import ExitCode
-from muster.worker.mounts import version_folder
+from muster.worker.code import version_folder
 
-ALLOWED = "import sys\nfrom muster.worker.mounts import protect\nsys.exit(not protect([sys.argv[1]]))"
+ALLOWED = "import sys\nfrom muster.worker.code import protect\nsys.exit(not protect([sys.argv[1]]))"
 
 
 @pytest.fixture
