@@ -48,8 +48,6 @@ def test_what_a_job_tracked_is_shown(tmp_path: Path, environment: dict[str, str]
     job = JobSpec(name="a.b", image="mlflow", image_digest=f"b3:{'0' * 64}", roles=(Role(command=("true",)),))
     of_the_job = variables(
         job,
-        job_id="fit-1",
-        mark="fit-1.0",
         python=python,
         mlflow=database.parent,
         cache=tmp_path / "cache",
@@ -69,7 +67,7 @@ def test_what_a_job_tracked_is_shown(tmp_path: Path, environment: dict[str, str]
         sealed="",
         report="",
     )
-    of_the_rank = rank_environment(replica, 0, base=of_the_job, error_file="")
+    of_the_rank = rank_environment(replica, 0, base=of_the_job)
     subprocess.run([python, "-c", TRACK], cwd=tmp_path, env=of_the_rank, check=True)
     run = shown_run(home, "fit-1").rpartition("/")[2]
     assert run

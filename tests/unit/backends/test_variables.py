@@ -17,7 +17,7 @@ ROLE = Role(command=("true",))
 def of_a_job(cache: Path, env: Mapping[str, str]) -> dict[str, str]:
     job = JobSpec(name="a.b", image="python", image_digest=f"b3:{'0' * 64}", roles=(ROLE,), env=env)
     python = cache / "images" / "python" / "bin" / "python"
-    return variables(job, job_id="a", mark="a.0", python=python, mlflow=cache, cache=cache, secrets={})
+    return variables(job, python=python, mlflow=cache, cache=cache, secrets={})
 
 
 def test_no_library_reports_home_or_writes_there(tmp_path: Path) -> None:

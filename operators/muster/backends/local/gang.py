@@ -1,19 +1,31 @@
-"""One start of a whole gang: all of its replicas together, until the last of them has ended."""
+"""One start of a whole gang: what its replicas are told, all of them together until the last has ended, and which was at fault."""
 
 from __future__ import annotations
 
+import errno
+import os
 import select
 import signal
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
 
-from muster.backends.local.faults import first_fault
-from muster.backends.local.limits import limit_memory
-from muster.backends.local.member import Member
+from muster.backends.local.limits import MemoryLimit, Overrun, limit_memory
+from muster.backends.local.places import JobFolder
+from muster.backends.local.queue import Claim
 from muster.backends.local.spawn import Worker
-from muster.core.replica import Replica
-from muster.core.verdict import Cause, Verdict
+from muster.core.advice import advice_on
+from muster.core.errors import SpecError
+from muster.core.job import JobSpec
+from muster.core.replica import LOOPBACK, Replica, Report
+from muster.core.room import Room, make_room
+from muster.core.verdict import CAUSES, SEEN_LATE_SECONDS, Cause, ExitCode, Verdict, first_of
+from muster.core.wire import dumps, loads
+from muster.volumes.base import Staging
+from muster.volumes.protocols import LocalStore
 
 _TICK_SECONDS = 0.1
 _LOOK_SECONDS = 0.2  # at memory; where no cgroup keeps the limit this reads /proc
@@ -22,6 +34,130 @@ _LOOK_SECONDS = 0.2  # at memory; where no cgroup keeps the limit this reads /pr
 _SETTLE_SECONDS = 0.5
 # A worker gives its ranks the job's own grace and then needs a moment itself.
 MARGIN_SECONDS = 2.0
+_READ_BYTES = 64 * 1024
+# A worker's lines are shorter: 64 KiB, thrice as much where all of it is no text. What is longer is not a
+# worker's and is cut, and what follows the cut would pass for a line of muster's own.
+_LONGEST_BYTES = 256 * 1024
+_READS = 16  # then the other replicas have their turn
+
+
+def replicas_of(
+    job: JobSpec,
+    *,
+    staging: Staging,
+    store: LocalStore,
+    claim: Claim,
+    cards: Sequence[str],
+    folder: JobFolder,
+    scratch: Path,
+) -> list[Replica]:
+    """Make the folders of every replica of this attempt and return what each is told."""
+    inputs = {
+        name: tuple(str(store.path(pinned.address)) for pinned in job.inputs[name].versions)
+        for name in job.mounted
+    }
+    code = str(store.code(job.code)) if job.code else None
+    left = iter(cards)
+    made = [
+        Replica(
+            job_id=staging.job_id,
+            spec=job,
+            attempt=staging.attempt,
+            role=role.name,
+            index=index,
+            code=code,
+            inputs=inputs,
+            staging={name: str(staging.output(role.name, index, name)) for name in job.staged},
+            checkpoints=str(staging.checkpoints),
+            scratch=str(scratch / f"{role.name}-{index}"),
+            sealed=str(staging.sealed(role.name, index)),
+            report=str(folder.report(staging.attempt, role.name, index)),
+            master_port=claim.port,
+            peers=tuple(f"{LOOPBACK}:{port}" for port in claim.ports) if job.launcher.listens else (),
+            gpus=tuple(islice(left, role.resources.gpus)),  # none is left where the gang runs on CPUs
+        )
+        for role in job.roles
+        for index in range(role.replicas)
+    ]
+    for replica in made:
+        for path in (*replica.staging.values(), replica.checkpoints, replica.scratch):
+            Path(path).mkdir(parents=True, exist_ok=True)
+        for path in (replica.sealed, replica.report):
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+    return made
+
+
+@dataclass
+class Member:
+    """One replica: what it is, its worker's process and what is known of its end."""
+
+    replica: Replica
+    worker: Worker
+    limit: MemoryLimit
+    watch: int = -1
+    partial: bytes = b""
+    silent: bool = False
+    last_line: str = ""
+    code: int | None = None
+    ended_at: float = 0.0
+    stopped: bool = False
+    overrun: Overrun | None = None
+
+    @property
+    def name(self) -> str:
+        """Its role and index, as its files have it."""
+        return f"{self.replica.role}-{self.replica.index}"
+
+    @property
+    def running(self) -> bool:
+        """Whether its worker has not ended yet."""
+        return self.code is None
+
+    def begin(self) -> None:
+        """Put the worker under its limit and tell it what it is; it starts its ranks then."""
+        self.watch = os.pidfd_open(self.worker.pid)
+        self.limit.enter(self.worker.pid)
+        with suppress(BrokenPipeError), os.fdopen(self.worker.tell, "wb") as pipe:  # its end is seen later
+            pipe.write(dumps(self.replica).encode())
+
+    def lines(self) -> bytes:
+        """Return the whole lines that have come; at the worker's end also what is left of one."""
+        chunks = [self.partial]
+        with suppress(BlockingIOError):
+            for _ in range(_READS):
+                chunks.append(os.read(self.worker.output, _READ_BYTES))
+                self.silent = not chunks[-1]
+        whole, newline, self.partial = b"".join(chunks).rpartition(b"\n")
+        if self.partial and (not self.running or len(self.partial) > _LONGEST_BYTES):
+            whole, newline, self.partial = whole + newline + self.partial, b"\n", b""
+        if whole:
+            self.last_line = whole.rpartition(b"\n")[2].decode("utf-8", "replace")
+        return whole + newline
+
+    def reap(self) -> None:
+        """Take the worker's exit code."""
+        _, status = os.waitpid(self.worker.pid, 0)
+        self.code = os.waitstatus_to_exitcode(status)
+        self.ended_at = time.time()
+
+    def signal(self, number: int) -> None:
+        """Send a signal to the worker if it still runs."""
+        if self.running:
+            self.stopped = True
+            signal.pidfd_send_signal(self.watch, number)
+
+    def report(self) -> Report | None:
+        """Return what the worker said of its end, or None if it could not."""
+        try:
+            return loads(Report, Path(self.replica.report).read_bytes())
+        except (FileNotFoundError, SpecError):
+            return None
+
+    def close(self) -> None:
+        """Give back what the kernel holds for it, once nothing of it runs any more."""
+        os.close(self.watch)
+        os.close(self.worker.output)
+        self.limit.close()
 
 
 @dataclass
@@ -62,7 +198,7 @@ class Gang:
             self._poll.register(member.watch, select.POLLIN)
         while any(member.running for member in self.members):
             self._step()
-        return self._outcome()
+        return self._ended or first_fault(self.members)
 
     def close(self) -> None:
         """Give everything back, once nothing runs any more."""
@@ -123,7 +259,79 @@ class Gang:
         for member in self.members:
             member.signal(signal.SIGTERM)
 
-    def _outcome(self) -> Verdict | None:
-        if self._ended is not None:
-            return self._ended
-        return first_fault(self.members)
+
+def first_fault(members: Sequence[Member]) -> Verdict | None:
+    """Return why the gang failed, or None where every replica sealed.
+
+    Memory that we saw outgrow its limit explains all else; otherwise it is what happened first.
+    """
+    overruns = [member for member in members if member.overrun is not None]
+    if overruns:
+        first = min(overruns, key=lambda member: member.ended_at)
+        return _out_of_memory(first, first.report())
+    faults = [fault for member in members if (fault := _fault(member)) is not None]
+    return first_of([verdict for _, verdict in sorted(faults, key=lambda fault: fault[0])])
+
+
+def _fault(member: Member) -> tuple[float, Verdict] | None:
+    """Return what went wrong in one replica and when; nothing did where it sealed, or where we stopped it."""
+    report = member.report()
+    if member.code == ExitCode.SEALED:
+        return None
+    if member.code == ExitCode.STOPPED:
+        return None if member.stopped else (member.ended_at, _lost(member, "was stopped from outside muster"))
+    if report is not None and report.verdict is not None:
+        return report.at, report.verdict
+    if member.stopped:
+        return None
+    if member.code is not None and member.code > 0:
+        return member.ended_at, _unreported(member)
+    how = f"was killed by signal {-(member.code or 0)}"
+    return member.ended_at - SEEN_LATE_SECONDS, _lost(member, how)
+
+
+def _out_of_memory(member: Member, report: Report | None) -> Verdict:
+    overrun = member.overrun
+    assert overrun is not None
+    said = report.verdict.rank if report and report.verdict else None
+    known = overrun.rank if overrun.rank is not None else said
+    return Verdict(
+        cause=Cause.OUT_OF_MEMORY,
+        rank=member.replica.first_rank if known is None else known,
+        message=f"replica {member.name} used {overrun.used_gib:.2f} GiB, its limit is {overrun.limit_gib:g} GiB",
+        advice=advice_on(Cause.OUT_OF_MEMORY),
+    )
+
+
+def _lost(member: Member, how: str) -> Verdict:
+    return Verdict(
+        cause=Cause.RANK_LOST,
+        rank=member.replica.first_rank,
+        message=f"the worker of replica {member.name} {how}",
+        advice=advice_on(Cause.RANK_LOST),
+    )
+
+
+def _unreported(member: Member) -> Verdict:
+    """The exit code is a contract and names the cause, where a full disk kept the report from us."""
+    cause = CAUSES.get(member.code or 0, Cause.BACKEND_ERROR)
+    said = f": {member.last_line}" if member.last_line else ""
+    if os.strerror(errno.ENOSPC) in said or os.strerror(errno.EDQUOT) in said:
+        replica = member.replica
+        return Verdict(
+            cause=Cause.DISK_FULL,
+            message=f"replica {member.name}{said}{_room(replica.checkpoints)}",
+            advice=make_room(replica.checkpoints),
+        )
+    return Verdict(
+        cause=cause,
+        message=f"the worker of replica {member.name} ended with exit code {member.code} and no report{said}",
+        advice="see its last lines in the log",
+    )
+
+
+def _room(path: str) -> str:
+    try:
+        return f": {Room.of(path)}"
+    except OSError:  # a disk that fails is told by what the worker said
+        return ""

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from muster.backends.local.machine import Machine
 from muster.backends.local.places import Places
+from muster.backends.local.processes import JOB_VARIABLE, MARK_VARIABLE
 from muster.backends.local.queue import Claim
 from muster.backends.local.spawn import STDIN
+from muster.backends.local.variables import variables
+from muster.core.job import JobSpec
 from muster.core.settings import Settings
 
 
@@ -50,6 +54,12 @@ class Orders:
         return Settings(
             home=Path(self.home), cache=Path(self.cache), compare=self.compare, mirror=self.mirror
         )
+
+    def variables(self, job: JobSpec, python: Path, secrets: Mapping[str, str]) -> dict[str, str]:
+        """What a worker finds in its environment: its job and mark, too, by which it is found where its supervisor is lost."""
+        mlflow, cache = self.places.mlflow, self.settings.cache
+        found = variables(job, python=python, mlflow=mlflow, cache=cache, secrets=secrets)
+        return {**found, JOB_VARIABLE: self.job_id, MARK_VARIABLE: self.mark}
 
     def command(self, python: Path) -> list[str]:
         """How a worker is started; it reads what it is from its stdin."""

@@ -21,7 +21,7 @@ from muster.backends.local.finish import commit
 from muster.backends.local.limits import end_left_behind
 from muster.backends.local.machine import Machine, cores
 from muster.backends.local.places import Places
-from muster.backends.local.processes import JOB_VARIABLE, MARK_VARIABLE, Process
+from muster.backends.local.processes import Process
 from muster.backends.local.queue import Ticket, gpus_needed, memory_needed
 from muster.backends.local.room import PRIORITIES
 from muster.backends.local.start import Starter
@@ -96,19 +96,14 @@ class LocalRunner:
         python = Path(job.interpreter.path) if job.interpreter is not None else None
         python = python or Environments(self._settings.cache).find(job.image, job.image_digest)
         secrets = secret_values(job, self._resolve)
-        found = variables(
-            job,
-            job_id="",
-            mark="",
-            python=python or Path("/usr/bin/python3"),
-            mlflow=self._places.mlflow,
-            cache=self._settings.cache,
-            secrets=secrets,
-        )
         return Tracking(
-            variables={
-                name: text for name, text in found.items() if name not in (JOB_VARIABLE, MARK_VARIABLE)
-            },
+            variables=variables(
+                job,
+                python=python or Path("/usr/bin/python3"),
+                mlflow=self._places.mlflow,
+                cache=self._settings.cache,
+                secrets=secrets,
+            ),
             chosen=URI in job.env or URI in secrets,
             python=python,
         )

@@ -19,7 +19,6 @@ from muster.backends.local.nursery import nursery, submitters_variables
 from muster.backends.local.orders import Orders
 from muster.backends.local.places import Places
 from muster.backends.local.queue import Claim, JobQueue, Ticket
-from muster.backends.local.variables import variables
 from muster.core.errors import BackendError, Corrupt, NotFound
 from muster.core.interpreters import python_command
 from muster.core.job import JobSpec
@@ -90,15 +89,7 @@ def _early(job: JobSpec, orders: Orders, secrets: Mapping[str, str]) -> dict[str
         "secrets": dict(secrets),
         "workers": job.least,
         "command": orders.command(python),
-        "environment": variables(
-            job,
-            job_id=orders.job_id,
-            mark=orders.mark,
-            python=python,
-            mlflow=orders.places.mlflow,
-            cache=orders.settings.cache,
-            secrets=secrets,
-        ),
+        "environment": orders.variables(job, python, secrets),
     }
 
 

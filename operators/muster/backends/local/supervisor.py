@@ -22,14 +22,12 @@ from muster.backends.jobs.ending import ended_as
 from muster.backends.jobs.sizing import resized
 from muster.backends.local.elastic import Extras
 from muster.backends.local.finish import commit, verdict_of
-from muster.backends.local.gang import Gang
+from muster.backends.local.gang import Gang, replicas_of
 from muster.backends.local.limits import end_left_behind
 from muster.backends.local.orders import Orders
 from muster.backends.local.processes import Process, end_descendants
 from muster.backends.local.queue import JobQueue, Ticket
-from muster.backends.local.replicas import replicas_of
 from muster.backends.local.spawn import Worker, spawn
-from muster.backends.local.variables import variables
 from muster.backends.stores import folder_store
 from muster.core.errors import MusterError, StoreError
 from muster.core.job import Interpreter
@@ -339,15 +337,7 @@ class Supervisor:
 
     def _spawn(self, python: Path, count: int) -> list[Worker]:
         """Start one worker for each replica; they wait to be told what they are."""
-        environment = variables(
-            self._spec,
-            job_id=self._job_id,
-            mark=self._orders.mark,
-            python=python,
-            mlflow=self._orders.places.mlflow,
-            cache=self._orders.settings.cache,
-            secrets=self._secrets,
-        )
+        environment = self._orders.variables(self._spec, python, self._secrets)
         return [spawn(self._orders.command(python), environment) for _ in range(count)]
 
     def _check_asked(self) -> None:

@@ -6,7 +6,6 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from muster.backends.local.processes import JOB_VARIABLE, MARK_VARIABLE
 from muster.backends.tracking import tracking_uri
 from muster.core.job import JobSpec
 
@@ -40,8 +39,6 @@ _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 def variables(
     job: JobSpec,
     *,
-    job_id: str,
-    mark: str,
     python: Path,
     mlflow: Path,
     cache: Path,
@@ -49,7 +46,6 @@ def variables(
 ) -> dict[str, str]:
     """Return what every worker of a job, and so its ranks, find in their environment.
 
-    :param mark: by which its processes are found should their supervisor be lost.
     :param python: the image's; its folder comes first on PATH.
     :param mlflow: the folder where runs are tracked unless the job says otherwise.
     :param cache: MUSTER_CACHE; what Matplotlib would keep in HOME goes there.
@@ -65,6 +61,4 @@ def variables(
         **NO_TELEMETRY,
         **job.env,
         **secrets,
-        JOB_VARIABLE: job_id,
-        MARK_VARIABLE: mark,
     }
