@@ -111,6 +111,14 @@ def become_user(user: int, group: int) -> None:
     _prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_RAISE, _CAP_DAC_OVERRIDE)
 
 
+def signal_name(number: int) -> str:
+    """Return what a signal is called; those between SIGRTMIN and SIGRTMAX have numbers only."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
 def _prctl(option: int, value: int, third: int = 0) -> None:
     if _libc.prctl(option, ctypes.c_ulong(value), ctypes.c_ulong(third), 0, 0) != 0:
         _refuse(f"prctl({option})")

@@ -43,7 +43,10 @@ def left_behind(source: str, copy: str) -> list[str]:
 
     Links are left out, since their targets lie elsewhere. So is bytecode.
     """
-    return sorted(_made(source, copy, ""))
+    try:
+        return sorted(_made(source, copy, ""))
+    except OSError:  # a rank removed folders, or made unreadable ones
+        return []
 
 
 def shown_in(folder: str) -> frozenset[str]:

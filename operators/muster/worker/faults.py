@@ -35,6 +35,7 @@ from dataclasses import dataclass, replace
 
 from muster.core.advice import advice_on, missing_package
 from muster.core.job import Launcher, Role
+from muster.core.linux import signal_name
 from muster.core.replica import Replica
 from muster.core.room import make_room
 from muster.core.verdict import SEEN_LATE_SECONDS, Cause, ExitCode, Verdict
@@ -279,8 +280,7 @@ def lost_head(at: float, status: int) -> WorkerFault:
 
     :param at: a time at which it still ran: what its driver said later may come of its end.
     """
-    names = {number.value: number.name for number in signal.Signals}
-    how = f"exit status {status}" if status > 0 else f"killed by {names.get(-status, f'signal {-status}')}"
+    how = f"exit status {status}" if status > 0 else f"killed by {signal_name(-status)}"
     return WorkerFault(
         rank=None,
         cause=Cause.RANK_LOST,
@@ -373,5 +373,4 @@ def _ending(status: int) -> str:
         return f"ended with exit status {status} and no traceback"
     if status == -signal.SIGKILL:
         return "killed by SIGKILL (kill -9, or the kernel for want of memory)"
-    names = {number.value: number.name for number in signal.Signals}
-    return f"killed by {names.get(-status, f'signal {-status}')} ({signal.strsignal(-status)})"
+    return f"killed by {signal_name(-status)} ({signal.strsignal(-status)})"

@@ -35,18 +35,17 @@ from muster.worker import outcome
 from muster.worker.faults import names_lost_peer
 from muster.worker.processes import end_all
 
-STORE_URL, TOKEN_FILE, TERMINATION_LOG, FRESH = (
-    "MUSTER_STORE_URL",
-    "MUSTER_TOKEN_FILE",
-    "MUSTER_TERMINATION_LOG",
-    "MUSTER_FRESH",
-)
+_VARIABLES = {
+    "url": "MUSTER_STORE_URL",
+    "token_file": "MUSTER_TOKEN_FILE",
+    "termination_log": "MUSTER_TERMINATION_LOG",
+    "fresh": "MUSTER_FRESH",
+}
 
 PATIENCE_SECONDS = 600.0  # how long a finished replica waits for a service that is away
 LAST_LINES_SECONDS = 60.0  # the same for a failed one: its pod should restart, or report, soon
-CULPRIT_SECONDS = (
-    5.0  # beyond its grace: how long a replica that only lost its peers waits for the culprit to end
-)
+# Beyond its grace: how long a replica that only lost its peers waits for the culprit to end.
+CULPRIT_SECONDS = 5.0
 ANSWER_SECONDS = 90.0  # how long a replica that is gone waits until it hears how the gang goes on
 _WORD_SECONDS = 2.0  # for the last word of a replica whose pod ends
 GONE_SECONDS = 5.0  # for killed processes to be gone
@@ -75,19 +74,11 @@ class Outlets:
     @classmethod
     def take(cls, environment: MutableMapping[str, str]) -> Outlets:
         """Take their variables out of `environment`: no rank needs them."""
-        names = (STORE_URL, TOKEN_FILE, TERMINATION_LOG, FRESH)
-        url, token, log, fresh = (environment.pop(name, "") for name in names)
-        return cls(url=url, token_file=token, termination_log=log, fresh=fresh)
+        return cls(**{field: environment.pop(name, "") for field, name in _VARIABLES.items()})
 
     def give_back(self, environment: MutableMapping[str, str]) -> None:
         """Put the variables back, for this process begun anew."""
-        told = {
-            STORE_URL: self.url,
-            TOKEN_FILE: self.token_file,
-            TERMINATION_LOG: self.termination_log,
-            FRESH: self.fresh,
-        }
-        environment.update({name: text for name, text in told.items() if text})
+        environment.update({_VARIABLES[field]: text for field, text in vars(self).items() if text})
 
 
 def attend(replica: Replica, outlets: Outlets) -> None:
@@ -180,7 +171,9 @@ class Pod:
         self._spool.hurry()  # the loop may wait for room there, and must pass the signal to the ranks
 
     def _turn(self) -> None:
-        ready, _, _ = select.select([self._output, self._wake_read], [], [], self._patience())
+        due = self._killed_in()
+        patience = None if due is None else max(0.05, due)
+        ready, _, _ = select.select([self._output, self._wake_read], [], [], patience)
         if self._wake_read in ready:
             os.read(self._wake_read, 4096)
         if self._output in ready and not self._read():
@@ -206,9 +199,6 @@ class Pod:
         if self._stop_at is not None:
             return self._left() - OWN_SECONDS / 2
         return None if self._kill_at is None else self._kill_at - time.monotonic()
-
-    def _patience(self) -> float | None:
-        return None if (due := self._killed_in()) is None else max(0.05, due)
 
     @property
     def _is_stale(self) -> str:
@@ -271,9 +261,10 @@ class Pod:
         """Say that nothing of this replica is left; return its exit code, unless it goes on in the next attempt."""
         if not end_all(seconds=min(GONE_SECONDS, self._left())):
             return report.exit_code
-        stays = (
-            self._stop_at is None and report.verdict is not None and _may_start_again(report.verdict.cause)
-        )
+        cause = None if report.verdict is None else report.verdict.cause
+        # It was lost, or only stopped for one that was.
+        may_start_again = cause is not None and (cause.restarts_gang or cause is Cause.CANCELLED)
+        stays = self._stop_at is None and may_start_again
         gone = Gone(report=outcome.told(report, self._masking), stays=stays)
         saying = self._herald.say(gone)
         if not stays:
@@ -364,6 +355,8 @@ class Pod:
 
     def _seal(self, report: Report) -> Report:
         """Send the lines, then the seal: the seal of the last replica commits the job."""
+        from muster.worker.store import Refused, Stale
+
         until = time.monotonic() + PATIENCE_SECONDS
         with open(self._replica.sealed, encoding="utf-8") as file:
             part = file.read()
@@ -374,15 +367,9 @@ class Pod:
             self._say(f"the store service takes no lines: {self._courier.refused}")
         elif not whole:
             return self._unsealed("it is away, and some lines are still here")
-        return self._bring(report, part, until)
-
-    def _bring(self, report: Report, part: str, until: float) -> Report:
-        from muster.worker.store import Refused, Stale
-
+        left = until - time.monotonic()
         try:
-            patience = Patience(
-                until - time.monotonic(), first=_FIRST_PAUSE_SECONDS, longest=_LONGEST_PAUSE_SECONDS
-            )
+            patience = Patience(left, first=_FIRST_PAUSE_SECONDS, longest=_LONGEST_PAUSE_SECONDS)
             patience.persist(lambda: self._service.seal(dumps(report), part))
             self._sealed = True
         except Stale as error:
@@ -412,11 +399,6 @@ class Pod:
 
 def _lost_peer(report: Report) -> bool:
     return report.verdict is not None and names_lost_peer(report.verdict.message)
-
-
-def _may_start_again(cause: Cause) -> bool:
-    """Whether a replica that ended for this cause may go on in its pod: it was lost, or only stopped for one that was."""
-    return cause.restarts_gang or cause is Cause.CANCELLED
 
 
 def _empty(folder: str) -> None:

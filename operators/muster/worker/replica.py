@@ -94,7 +94,7 @@ def main(arguments: Sequence[str]) -> int:
         _conclude(replica, _unable(cause, f"cannot start the ranks: {error}", Disks(replica, claim=in_pod)))
     else:
         if report.exit_code is ExitCode.SEALED and snapshot and replica.code:
-            _tell_left_behind("the code's copy", _left_behind(snapshot, replica.code))
+            _tell_left_behind("the code's copy", left_behind(snapshot, replica.code))
             _tell_left_behind(f"{home}, new since it began", sorted(shown_in(home) - before))
         _conclude(replica, report)
     return entrypoint.run(replica, outcome_file=plan.outcome)  # after except: errors get no context
@@ -112,9 +112,8 @@ def _run_ranks(replica: Replica, disks: Disks, usage: Usage) -> Report:
     spec = replica.spec
     plans = plan_ranks(replica)
     launcher = launcher_of(spec.launcher)
-    aside = launcher.meet(
-        replica, [plan.environment for plan in plans]
-    )  # before silence is measured: this is no hang of the ranks
+    # Before silence is measured: this is no hang of the ranks.
+    aside = launcher.meet(replica, [plan.environment for plan in plans])
     doubles, pruning = Doubles(replica, say=say), Pruning(replica, say=say)
     leader, whole = spec.leader_of(replica.job_role), spec.world_size == replica.job_role.ranks
     ranks = Ranks(
@@ -233,13 +232,6 @@ def _read_by(outcomes: Sequence[Mapping[str, Any]]) -> tuple[str, ...] | None:
     if any(names is None for names in told):
         return None
     return tuple(sorted({name for names in told for name in names or ()}))
-
-
-def _left_behind(snapshot: str, copy: str) -> list[str]:
-    try:
-        return left_behind(snapshot, copy)
-    except OSError:  # a rank removed folders, or made unreadable ones
-        return []
 
 
 def _tell_left_behind(where: str, left: Sequence[str]) -> None:

@@ -18,7 +18,7 @@ from muster.backends.local.variables import NO_TELEMETRY
 from muster.core.deployment import DeploymentSpec
 from muster.core.errors import DeploymentError
 from muster.core.interpreters import python_command
-from muster.core.linux import die_with, die_without
+from muster.core.linux import die_with, die_without, signal_name
 from muster.core.shipped import shipped
 
 GIB = 1 << 30
@@ -137,14 +137,6 @@ def try_apart(
             trial.wait()
         for path in (asked, log):
             path.unlink(missing_ok=True)
-
-
-def signal_name(number: int) -> str:
-    """Return what a signal is called; those between SIGRTMIN and SIGRTMAX have numbers only."""
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 def limit_memory(pid: int, memory_gib: float) -> None:

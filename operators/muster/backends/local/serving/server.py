@@ -27,12 +27,12 @@ from muster.backends.local.serving.process import (
     last_line,
     limit_memory,
     log_end,
-    signal_name,
     start,
 )
 from muster.backends.local.serving.state import ServerKey
 from muster.core.deployment import FINISH_SECONDS, LOOPBACK
 from muster.core.errors import DeploymentError
+from muster.core.linux import signal_name
 
 STOP_MARGIN_SECONDS = 5.0
 

@@ -15,7 +15,7 @@ import json, os, sys
 code = sys.argv[1]
 sys.path.insert(0, code)
 os.chdir(sys.argv[2])
-from muster.worker.reads import Reads
+from muster.worker.entrypoint import Reads
 reads = Reads(code)
 reads.begin()
 """
