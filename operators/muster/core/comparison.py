@@ -142,10 +142,11 @@ def _other(name: str, then: JobSpec, now: JobSpec) -> Iterator[Difference]:
     )
 
 
-def _image(_: str, then: JobSpec, now: JobSpec) -> Iterator[Difference]:
-    if then.image != now.image:
+def _image(name: str, then: JobSpec, now: JobSpec) -> Iterator[Difference]:
+    """Say that its name differs; of two locks only where that does not."""
+    if name == "image":
         yield Difference(DifferenceKind.IMAGE, f"image {then.image} → {now.image}")
-    else:
+    elif then.image == now.image:
         yield Difference(DifferenceKind.IMAGE, f"image {now.image} has another lock")
 
 
@@ -284,32 +285,26 @@ def _amount(value: Any) -> str:
     return f"{value:g}" if isinstance(value, (int, float)) else ", ".join(value) or "any"
 
 
-def _env(_: str, then: JobSpec, now: JobSpec) -> Iterator[Difference]:
-    yield from _named("env", _untraced(then.env), _untraced(now.env))
+def _variables(name: str, then: JobSpec, now: JobSpec) -> Iterator[Difference]:
+    if name == "env":
+        yield from _named("env", _untraced(then.env), _untraced(now.env))
+    else:
+        yield from _named("secret", then.secrets, now.secrets)
 
 
 def _untraced(env: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in env.items() if name not in (TRACEPARENT, MLFLOW_TAGS)}
 
 
-def _secrets(_: str, then: JobSpec, now: JobSpec) -> Iterator[Difference]:
-    yield from _named("secret", then.secrets, now.secrets)
-
-
-def _image_digest(name: str, then: JobSpec, now: JobSpec) -> Iterator[Difference]:
-    if then.image == now.image:  # else its name says so
-        yield from _image(name, then, now)
-
-
 _TELL = {
     "image": _image,
-    "image_digest": _image_digest,
+    "image_digest": _image,
     "interpreter": _interpreter,
     "launcher": _launcher,
     "inputs": _inputs,
     "outputs": _outputs,
     "params": _params,
     "roles": _roles,
-    "env": _env,
-    "secrets": _secrets,
+    "env": _variables,
+    "secrets": _variables,
 }

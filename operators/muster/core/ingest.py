@@ -157,30 +157,15 @@ class Source:
 
         :param kind: the type of its connection. `extras`: the names of the fields in its extra.
         """
-        found: dict[str, Any] = {
-            "source": self.url,
-            "streams": self.streams,
-            "patience_seconds": self.patience_seconds,
-        }
+        names: tuple[str, ...] = ("streams",)
         if self.is_query:
-            found = {
-                "source": self.url,
-                "query": self.query,
-                "watermark": self.watermark,
-                "patience_seconds": self.patience_seconds,
-            }
-            if self.types:
-                found["types"] = dict(sorted(self.types.items()))
-        if self.is_stream:
-            found = {
-                "source": self.url,
-                "values": self.values,
-                "until": self.until,
-                "most": self.most,
-                "unreadable": self.unreadable,
-                "lost": self.lost,
-                "patience_seconds": self.patience_seconds,
-            }
+            names = ("query", "watermark", *(("types",) if self.types else ()))
+        elif self.is_stream:
+            names = ("values", "until", "most", "unreadable", "lost")
+        found: dict[str, Any] = {"source": self.url}
+        found |= {name: getattr(self, name) for name in (*names, "patience_seconds")}
+        if "types" in found:
+            found["types"] = dict(sorted(found["types"].items()))
         if self.conn_id is not None:
             found |= {"connection": self.conn_id, "kind": kind, "extras": sorted(extras)}
         return found

@@ -388,7 +388,7 @@ class JobSpec:
 
     def _check_params(self) -> None:
         for name, value in self.params.items():
-            check_param(name, value)
+            check_json(f"param {name!r}", value)
         for variable, text in self.env.items():
             check_variable(variable)
             if not _is_text(text):
@@ -402,8 +402,8 @@ class JobSpec:
                 f"pod_override is {self.pod_override!r:.60}: need a pod, such as {{'spec': {{…}}}}"
             )
         for name, value in self.pod_override.items():
-            _check_json(f"pod_override {name!r:.60}", value)
-        check_cache_key(self.cache_key)
+            check_json(f"pod_override {name!r:.60}", value)
+        check_json("cache_key", self.cache_key)
 
     def _check_limits(self) -> None:
         for what in ("run_timeout_seconds", "queue_timeout_seconds"):
@@ -426,17 +426,8 @@ class JobSpec:
                 check_label(what, getattr(self, what), length=63)
 
 
-def check_param(name: str, value: Any) -> None:
-    """Refuse a value that JSON cannot hold, such as NaN. :raises SpecError: names the param."""
-    _check_json(f"param {name!r}", value)
-
-
-def check_cache_key(value: Any) -> None:
-    """Refuse a cache key that JSON cannot hold. :raises SpecError: it names the value."""
-    _check_json("cache_key", value)
-
-
-def _check_json(what: str, value: Any) -> None:
+def check_json(what: str, value: Any) -> None:
+    """Refuse a value that JSON cannot hold, such as NaN. :param what: its name. :raises SpecError: names it."""
     try:
         json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
     except (TypeError, ValueError) as error:

@@ -17,7 +17,7 @@ from muster.airflow.authoring.references import VersionReference, is_known
 from muster.core.address import Address
 from muster.core.deployment import Batch
 from muster.core.errors import SpecError
-from muster.core.job import check_param
+from muster.core.job import check_json
 from muster.core.names import check_identifier, check_label, check_volume
 from muster.core.resources import Resources
 from muster.volumes.base import MOST_CHECKPOINTS
@@ -155,7 +155,7 @@ def check_params(values: Mapping[str, Any]) -> None:
     """Refuse params that JSON cannot hold, as far as they are known."""
     for name, value in values.items():
         check_identifier("param", name)
-        check_param(name, value if is_known(value) else None)
+        check_json(f"param {name!r}", value if is_known(value) else None)
 
 
 def check_log(value: Any) -> None:

@@ -14,7 +14,7 @@ from muster.airflow.operators.base import MusterOperator
 from muster.core.address import SCHEME
 from muster.core.comparison import DifferenceKind, differences, files_changed
 from muster.core.errors import NotFound
-from muster.core.job import check_cache_key
+from muster.core.job import check_json
 
 if TYPE_CHECKING:
     from muster.airflow.attempts.keeping import Wish
@@ -30,7 +30,7 @@ _ALL_VOLUMES = "{"
 
 def _check_key(value: Any) -> None:
     """Refuse a cache key that JSON cannot hold, as far as it is known."""
-    check_cache_key(value if is_known(value) else None)
+    check_json("cache_key", value if is_known(value) else None)
 
 
 class CachedOperator(MusterOperator):

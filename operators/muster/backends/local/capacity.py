@@ -16,7 +16,6 @@ from muster.backends.local.processes import ranks
 from muster.backends.local.queue import JobQueue, Ticket
 from muster.backends.local.room import PASSED_SECONDS, PREEMPTED, priority
 from muster.backends.local.start import Starter
-from muster.core.errors import Corrupt, NotFound
 from muster.core.job import JobSpec
 from muster.core.settings import Settings
 from muster.core.status import JobStatus
@@ -51,11 +50,16 @@ class LocalCapacity:
         if store is not None:
             Starter(settings=self._settings, machine=self._machine, ledger=store.ledger).admit(wait=False)
         reasons, tickets = self._queue.reasons(), self._queue.tickets()
+        # Of one whose spec is gone only its ticket is left: the next admission deletes it.
+        specs = {} if store is None else store.ledger.specs([each.job_id for each in tickets])
         waiting = tuple(
             _waiting(
-                ticket, reasons.get(ticket.job_id, ""), QueuePlace(number=number, of=len(tickets)), store
+                each,
+                reasons.get(each.job_id, ""),
+                QueuePlace(number=number, of=len(tickets)),
+                specs.get(each.job_id),
             )
-            for number, ticket in enumerate(tickets, start=1)
+            for number, each in enumerate(tickets, start=1)
         )
         line = Line(
             name=NAME, waiting=len(tickets), running=sum(not claim.extra for claim in self._queue.claims())
@@ -154,8 +158,7 @@ def _begun(status: JobStatus | None) -> float:
     return time.time() if status is None or status.started is None else status.started
 
 
-def _waiting(ticket: Ticket, reason: str, place: QueuePlace, store: LocalStore | None) -> WaitingJob:
-    spec = _spec(ticket.job_id, store)
+def _waiting(ticket: Ticket, reason: str, place: QueuePlace, spec: JobSpec | None) -> WaitingJob:
     return WaitingJob(
         name=ticket.job_id,
         job_id=ticket.job_id,
@@ -167,12 +170,3 @@ def _waiting(ticket: Ticket, reason: str, place: QueuePlace, store: LocalStore |
         needs=MappingProxyType(dict(_amounts(ticket.memory_gib, ticket.gpus))),
         place=place,
     )
-
-
-def _spec(job_id: str, store: LocalStore | None) -> JobSpec | None:
-    if store is None:
-        return None
-    try:
-        return store.ledger.spec(job_id)
-    except (NotFound, Corrupt):  # only its ticket is left: the next admission deletes it
-        return None

@@ -9,7 +9,6 @@ Without a cgroup all weigh the same.
 from __future__ import annotations
 
 import os
-import signal
 from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import Protocol
 
 from muster.backends.local.machine import GIB
-from muster.backends.local.processes import descendants, end_strays, variables
+from muster.backends.local.processes import descendants, end_strays, kill, variables
 from muster.core.replica import Replica
 
 _CGROUPS = Path("/sys/fs/cgroup")
@@ -42,9 +41,6 @@ class MemoryLimit(Protocol):
 
     def overrun(self, pid: int) -> Overrun | None:
         """Tell whether the replica whose worker is `pid` outgrew its limit; its ranks are ended then."""
-
-    def members(self) -> list[int]:
-        """Return the processes that are known to be under the limit."""
 
     def close(self) -> None:
         """Take the limit away once nothing runs under it."""
@@ -215,15 +211,8 @@ class Polled:
             return None
         rank = _rank(max(sizes, key=lambda one: sizes[one]))
         for one in pids:
-            try:
-                os.kill(one, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
+            kill(one)
         return Overrun(used_gib=sum(sizes.values()) / GIB, limit_gib=self.limit_gib, rank=rank)
-
-    def members(self) -> list[int]:
-        """Return none: its processes are found below the worker."""
-        return []
 
     def close(self) -> None:
         """Nothing to take away."""

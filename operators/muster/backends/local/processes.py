@@ -169,11 +169,12 @@ def _end(left: Callable[[], list[int]]) -> None:
                 "a network file system?) and end them by hand"
             )
         for pid in pids:
-            _kill(pid)
+            kill(pid)
         time.sleep(_LOOK_SECONDS)
 
 
-def _kill(pid: int) -> None:
+def kill(pid: int) -> None:
+    """Kill a process that may have ended by now."""
     try:
         os.kill(pid, signal.SIGKILL)
     except ProcessLookupError:

@@ -16,7 +16,7 @@ import socket
 import sys
 import time
 from collections.abc import Generator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Any
@@ -50,14 +50,6 @@ REPEAT_SECONDS = 60.0
 TROUBLE_SECONDS = 1.0
 
 
-@dataclass(frozen=True)
-class Failure:
-    """How long to wait before the next try, and until when."""
-
-    pause: float
-    due: float
-
-
 class Keeper:
     """Keeps one deployment until it is retired or has nothing to serve."""
 
@@ -79,7 +71,7 @@ class Keeper:
         self._grpc = grpc
         self.servers = servers
         self.arriving: dict[str, Generator[None, None, None]] = {}
-        self._failures: dict[str, Failure] = {}
+        self._failures: dict[str, tuple[float, float]] = {}  # the pause before the next try, and until when
         self._unpinned: set[Pinned] = set()
         self._read: tuple[int, DeploymentState | None] = (0, None)
         self._lost: list[tuple[set[str], str]] = []
@@ -179,9 +171,8 @@ class Keeper:
     def _wait(self) -> None:
         """Return when something may be to be done: a file was written, a server has something to say, or time has passed."""
         if self._watched is None:
-            with contextlib.suppress(
-                OSError
-            ):  # of these a user may have no more: then it is looked at again and again
+            # Of these a user may have no more: then it is looked at again and again.
+            with contextlib.suppress(OSError):
                 self._watched = watched(str(self._folder.path))
         busy = self.arriving or self._lost or self._failures or self.servers.restless
         seconds = LOOK_SECONDS if busy or self._watched is None else IDLE_SECONDS
@@ -224,7 +215,10 @@ class Keeper:
         for one in state.live:
             if one.name in up or one.state is RevisionState.FAILED:
                 continue
-            if one.name not in self.arriving and self._due(one.name):
+            if (
+                one.name not in self.arriving
+                and time.monotonic() >= self._failures.get(one.name, (0.0, 0.0))[1]
+            ):
                 self.arriving[one.name] = self._bring_up(
                     one.name,
                     state.specs[one.name],
@@ -316,16 +310,12 @@ class Keeper:
 
     def _try_again(self, one: Revision, reason: str) -> None:
         """Wait a while before the next try. Clients wait as well at first; from now on they are refused."""
-        before = self._failures.get(one.name)
-        pause = min(2 * before.pause, LONGEST_PAUSE_SECONDS) if before else LOOK_SECONDS
-        self._failures[one.name] = Failure(pause=pause, due=time.monotonic() + pause)
+        pause, _ = self._failures.get(one.name, (LOOK_SECONDS / 2, 0.0))
+        pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+        self._failures[one.name] = pause, time.monotonic() + pause
         if not self.servers.up():
             self.servers.refuse()
         self._note(f"{one.model.address} cannot be served: {reason}; trying again")
-
-    def _due(self, name: str) -> bool:
-        failure = self._failures.get(name)
-        return failure is None or time.monotonic() >= failure.due
 
     def _waiting(self, state: DeploymentState) -> set[str]:
         """The revisions for which clients are to wait: those that are coming up, and never failed to."""
@@ -382,9 +372,8 @@ class Keeper:
             if model in self._unpinned:
                 continue
             if (copy := self._folder.model(model.digest)).is_dir():
-                shutil.rmtree(
-                    copy
-                )  # the process that withdrew it gave its pin back: only that one sees the store
+                # The process that withdrew it gave its pin back: only that one sees the store.
+                shutil.rmtree(copy)
             else:
                 with contextlib.suppress(NotFound):  # gc took it, so nothing pinned it
                     self._store.unpin(model.address, reason=pin_reason(self._folder.name))

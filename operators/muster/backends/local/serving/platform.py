@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import socket
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -37,13 +36,11 @@ from muster.volumes.protocols import LocalStore
 
 ASK_SECONDS = 10.0
 LOOK_SECONDS = 2.0
-RETIRE_SECONDS = (
-    45.0  # more than a keeper gives its servers to finish, unless answers in parts may take longer
-)
+# More than a keeper gives its servers to finish, unless answers in parts may take longer.
+RETIRE_SECONDS = 45.0
 _KILL_SECONDS = 60.0
 KEY = "Muster-Key"  # muster_serving.clients reads it
 _AT_ONCE = 8  # one that does not answer must not hold up all others
-_LIMITS = Limits(place="on one machine", servers=("kserve",), history=50)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,16 +79,13 @@ def local_deployments(settings: Settings, store: LocalStore, *, copies: bool = F
 class LocalPlatform:
     """Implements :class:`muster.backends.releases.platform.Platform` with one keeper for each deployment."""
 
+    limits = Limits(place="on one machine", servers=("kserve",), history=50)
+
     def __init__(self, settings: Settings, store: LocalStore, *, copies: bool = False) -> None:
         self._settings = settings
         self._store = store
         self._copies = copies
         self._root = settings.home / "deployments"
-
-    @property
-    def limits(self) -> Limits:
-        """The model servers that run as processes of this machine; they share the traffic out among themselves."""
-        return _LIMITS
 
     def names(self) -> list[str]:
         """Return the name of every deployment, sorted."""
@@ -256,10 +250,13 @@ class LocalPlatform:
         assert state is not None
         assert book.state is not None
         gone = not book.alive and bool(state.live)
+        ready = None
+        if book.alive and state.shares:
+            ready = _page(state.door, state.port, f"/v2/models/{state.name}/ready")
         return Observed(
             url=state.url,
             grpc=state.grpc,
-            answers=book.alive and bool(state.shares) and _answers(state),
+            answers=ready is not None,
             revisions=state.live,
             # What was ready when the last keeper looked may have traffic: it is brought up for it.
             resumable=frozenset(one.name for one in book.state.live if one.ready and not book.alive),
@@ -301,8 +298,10 @@ class LocalPlatform:
             if handle is not None:  # what the last keeper saw is not so any more
                 opened.callback(os.close, handle)
                 state = state.down([one.name for one in state.live], reason="it is being brought up")
-            bound = self._bind(state) if handle is not None and not state.shares else None
-            if bound:
+            bound = None
+            if handle is not None and not state.shares:  # nothing ever served on its port: another will do
+                taken = self._taken(state)
+                bound = door.bind(self._settings.home, before=state.port, taken=taken, host=state.host)
                 opened.enter_context(bound)
                 state = replace(state, port=bound.getsockname()[1])
             if state.wants_grpc and not state.grpc_port:
@@ -336,10 +335,6 @@ class LocalPlatform:
         """An image's lock and recipe: the deployment's own copy, or what the store holds."""
         kept = self._folder(entry.spec.name).lock(digest)
         return kept if kept.is_dir() else self._store.code(digest)
-
-    def _bind(self, state: DeploymentState) -> socket.socket:
-        """Return a socket bound to the deployment's port, or to another where nothing ever served on it."""
-        return door.bind(self._settings.home, before=state.port, taken=self._taken(state), host=state.host)
 
     def _free_port(self, state: DeploymentState) -> int:
         """Return a port for gRPC. The keeper binds it a moment later: one that runs inherits nothing any more."""
@@ -388,11 +383,6 @@ def _longer_seconds(folder: DeploymentFolder) -> float:
     except Corrupt:
         return 0.0  # what they finish is unknown
     return state.finish_seconds - FINISH_SECONDS if state else 0.0
-
-
-def _answers(state: DeploymentState) -> bool:
-    """Ask at the public port whether it is ready."""
-    return _page(state.door, state.port, f"/v2/models/{state.name}/ready") is not None
 
 
 def _page(host: str, port: int, path: str, headers: Mapping[str, str] = MappingProxyType({})) -> str | None:
