@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from muster.core.extensions import added, extensions, problems
-from muster.core.extras import need
+from muster.core.shipped import need
 
 if TYPE_CHECKING:
     from muster.airflow.authoring.smoke_rows import SmokeRows as SmokeRows

@@ -18,7 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from muster.core.errors import SpecError
-from muster.core.extras import need
+from muster.core.shipped import need
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection

@@ -1,13 +1,21 @@
-"""What a job reads and writes: the versions of its inputs, and where its outputs go."""
+"""What a job reads and writes: the versions of its inputs, where its outputs go, and how the words of a command name them.
+
+The placeholders are ``{inputs.NAME}``, ``{outputs.NAME}``, ``{params.NAME}`` and ``{checkpoints}``: the Dag's parser refuses a
+name that the job does not have, and the worker fills them.
+"""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from muster.core.address import Address, Select
 from muster.core.errors import SpecError
 from muster.core.names import check_digest, check_partition, check_volume
 
+KINDS = ("inputs", "outputs", "params")
+PLACE = re.compile(r"\{(?:(inputs|outputs|params)\.([^{}]*)|checkpoints)\}")
 EVERY_PARTITION = "*"
 CHECKPOINTS = "checkpoints"
 """The name of the folder that outlives a restart. An output of this name commits it, an input of it fills it at first."""
@@ -95,3 +103,23 @@ class OutputTarget:
                     f"output to {self.volume}: retires {number!r}, after is {self.after!r}: only versions up to the one that the output "
                     "comes after are retired"
                 )
+
+
+def check_word(word: str, known: Mapping[str, Collection[str]]) -> None:
+    """Refuse a word that holds a name that the job does not have.
+
+    :param known: the job's names by kind; a kind that is missing is not checked.
+    :raises SpecError: names the word and the known names.
+    """
+    for place in PLACE.finditer(word):
+        kind, name = place[1], place[2]
+        if kind in known and name not in known[kind]:
+            raise unknown_place(word, kind, name, known[kind])
+
+
+def unknown_place(word: str, kind: str, name: str, known: Collection[str]) -> SpecError:
+    """Return the error for a name of `kind` that is not `known`."""
+    names = ", ".join(sorted(known)) or "none"
+    return SpecError(
+        f"command word {word!r:.80}: the job has no {kind[:-1]} {name!r:.60}; its {kind} are: {names}"
+    )

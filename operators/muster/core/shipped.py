@@ -1,15 +1,23 @@
-"""Finds the folders shipped with muster: beside the package in a wheel, at the root of a checkout."""
+"""What an installation of muster has: its folders, beside the package in a wheel or at the root of a checkout, and its extras."""
 
 from __future__ import annotations
 
-import secrets
-import shutil
+import importlib.util
 from pathlib import Path
 
 from muster.core.errors import SpecError
 
 SERVE = "serve"
 """The image of the model server."""
+EXTRAS = {
+    "kafka": "confluent_kafka",
+    "kubernetes": "kubernetes",
+    "machine": "uv",
+    "mirrors": "pyfastcdc",
+    "page": "duckdb",
+    "search": "optuna",
+}
+"""Of each extra one package that nothing else of muster brings."""
 _PACKAGE = Path(__file__).resolve().parent.parent  # a notebook's kernel reaches it by a link
 
 
@@ -26,6 +34,9 @@ def shipped(name: str) -> Path:
 
 def copy_whole(source: Path, target: Path) -> None:
     """Copy a folder for its user to change, all or nothing. :raises SpecError: it cannot be read or written."""
+    import secrets  # with shutil slow to import, and needed for a copy alone
+    import shutil
+
     part = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
     try:
         shutil.copytree(source, part, ignore=shutil.ignore_patterns("__pycache__"))
@@ -34,3 +45,21 @@ def copy_whole(source: Path, target: Path) -> None:
         raise SpecError(f"{source} cannot be copied to {target}: {error}") from error
     finally:
         shutil.rmtree(part, ignore_errors=True)
+
+
+def install(extra: str) -> str:
+    """Return the command that installs an extra."""
+    return f"pip install 'airflow-provider-muster[{extra}]'"
+
+
+def need(extra: str, *, what: str, instead: str = "") -> None:
+    """Refuse `what` where its extra is not installed.
+
+    :param instead: what does without it, after *or*.
+    :raises SpecError: the package is missing; the message has the command that installs it.
+    """
+    package = EXTRAS[extra]
+    if importlib.util.find_spec(package) is None:
+        raise SpecError(
+            f"{what} needs {package}, which is not installed here: {install(extra)}{instead and f', or {instead}'}"
+        )

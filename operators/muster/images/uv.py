@@ -11,8 +11,8 @@ from functools import partial
 from pathlib import Path
 
 from muster.core.errors import ImageError
-from muster.core.extras import need
 from muster.core.linux import die_with
+from muster.core.shipped import need
 
 _LAST_LINES = 12
 _BEAT_SECONDS = 3.0

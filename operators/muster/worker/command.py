@@ -8,9 +8,8 @@ import re
 import sys
 from typing import Any
 
-from muster.core.data import CHECKPOINTS
+from muster.core.data import CHECKPOINTS, PLACE, unknown_place
 from muster.core.errors import SpecError
-from muster.core.places import PLACE, unknown_place
 from muster.core.replica import Replica
 
 

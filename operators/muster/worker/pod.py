@@ -23,11 +23,10 @@ from dataclasses import dataclass, replace
 from typing import NoReturn
 
 from muster.core.errors import SpecError
-from muster.core.going_on import Going, Gone
 from muster.core.linux import adopt_orphans, die_with
 from muster.core.masking import Masking
 from muster.core.patience import Patience
-from muster.core.replica import Replica, Report
+from muster.core.replica import Going, Gone, Replica, Report
 from muster.core.series import segments
 from muster.core.verdict import Cause, ExitCode
 from muster.core.wire import dumps, loads

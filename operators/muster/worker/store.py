@@ -13,10 +13,9 @@ from typing import NoReturn
 from urllib.parse import quote, urlsplit
 
 from muster.core.errors import SpecError
-from muster.core.going_on import Going, Gone, Outlook
 from muster.core.keepalive import CONNECT_SECONDS, SMALL_BYTES, keep_alive
 from muster.core.patience import Patience
-from muster.core.replica import Replica
+from muster.core.replica import Going, Gone, Outlook, Replica
 from muster.core.wire import dumps, loads
 
 _ANSWER_SECONDS = 20.0

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from muster.core.job import JobSpec, Role
-from muster.core.replica import HANG_WORD, Replica
+from muster.core.replica import HANG_WORD, Replica, starts_again
+from muster.core.verdict import Cause, Verdict
 
 
 @pytest.mark.parametrize(
@@ -37,3 +38,14 @@ def test_ranks_that_hang_have_longer_to_say_where_they_stand(
     if hangs:
         (tmp_path / HANG_WORD).touch()
     assert replica.ending_seconds() == seconds
+
+
+@pytest.mark.parametrize(
+    ("cause", "word"), [(Cause.CANCELLED, "evicted"), (Cause.RANK_LOST, "rank lost"), (Cause.HANG, "hang")]
+)
+def test_what_starts_again_was_cancelled_by_nobody(cause: Cause, word: str) -> None:
+    said = starts_again(Verdict(cause=cause, message="replica main-1 was told to stop", advice="a"))
+    assert (
+        said
+        == f"[muster] {word}: replica main-1 was told to stop; the whole gang starts again from its checkpoint"
+    )

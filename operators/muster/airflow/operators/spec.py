@@ -17,11 +17,10 @@ from muster.airflow.authoring.references import is_known, texts_in
 from muster.airflow.authoring.values import known_output, outputs_of, plain, seconds
 from muster.core.address import Address
 from muster.core.advice import lacking
-from muster.core.data import CHECKPOINTS, Input, Pinned
+from muster.core.data import CHECKPOINTS, KINDS, Input, Pinned, check_word
 from muster.core.errors import NotFound, SpecError
 from muster.core.job import JobSpec, Launcher, Role
 from muster.core.masking import readings
-from muster.core.places import KINDS, check_word
 from muster.core.resources import Resources
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from muster.cli.checks.airflow import maintenance, old_runs, pools
 from muster.cli.checks.interpreters import interpreters
 from muster.cli.screen import when
 from muster.core.check import Check, bad, ok, warn
-from muster.core.extras import install
 from muster.core.settings import Settings, project_folder
+from muster.core.shipped import install
 
 AIRFLOW = "apache-airflow"
 CACHE_GIB = 12.0  # every shipped environment and its downloads, with room to build

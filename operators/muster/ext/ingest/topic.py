@@ -17,8 +17,8 @@ from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
 from muster.airflow.attempts.trigger import StoredTrigger
 from muster.core.errors import SpecError
-from muster.core.extras import need
 from muster.core.ingest import KAFKA, check_url
+from muster.core.shipped import need
 
 _ANSWER_SECONDS = 10.0
 TELL_SECONDS = 600.0

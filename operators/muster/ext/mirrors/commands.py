@@ -15,8 +15,8 @@ from muster.cli.progress import progress
 from muster.cli.screen import emit, note, safe, say, size
 from muster.core.address import SCHEME, Address, Select
 from muster.core.errors import Conflict, MusterError
-from muster.core.extras import need
 from muster.core.settings import Settings
+from muster.core.shipped import need
 from muster.core.wire import plain
 
 if TYPE_CHECKING:

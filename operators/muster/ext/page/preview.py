@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, Any, AnyStr
 
 from muster.core.errors import Corrupt, SpecError
-from muster.core.extras import install
+from muster.core.shipped import install
 from muster.core.text import as_shown, shortened
 from muster.volumes.parquet import MOST_COLUMNS, NAME, read_schema
 

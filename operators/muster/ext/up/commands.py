@@ -11,7 +11,7 @@ import typer
 
 from muster.cli.command import DAGS, Dags, example
 from muster.cli.screen import note, program, safe, say
-from muster.core.extras import need
+from muster.core.shipped import need
 
 if TYPE_CHECKING:
     from muster.ext.up.api import FoundDags

@@ -29,9 +29,8 @@ from starlette.responses import Response, StreamingResponse
 
 from muster.core import wire
 from muster.core.errors import Conflict, NotFound, SpecError
-from muster.core.going_on import Going, Gone, Outlook
 from muster.core.names import check_label
-from muster.core.replica import PartManifest, Report
+from muster.core.replica import Going, Gone, Outlook, PartManifest, Report
 from muster.core.status import JobState, check_metrics
 from muster.core.verdict import ExitCode
 from muster.volumes.base import Staging

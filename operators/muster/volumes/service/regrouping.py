@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from muster.core import wire
-from muster.core.going_on import Going, Gone, Outlook, first_fault, starts_again
 from muster.core.job import JobSpec
+from muster.core.replica import Going, Gone, Outlook, first_fault, starts_again
 from muster.core.status import JobState
 from muster.volumes.base import Staging
 from muster.volumes.durability import translated, write_whole

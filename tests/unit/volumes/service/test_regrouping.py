@@ -18,9 +18,8 @@ from tests.unit.volumes.service.process import until
 from tests.waiting import GUARD_SECONDS
 
 from muster.core.errors import Conflict
-from muster.core.going_on import Going, Gone, Outlook
 from muster.core.job import JobSpec, Role
-from muster.core.replica import Report
+from muster.core.replica import Going, Gone, Outlook, Report
 from muster.core.status import JobState
 from muster.core.verdict import Cause, ExitCode, Verdict
 from muster.core.wire import dumps, loads

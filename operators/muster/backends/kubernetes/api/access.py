@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import muster
 from muster.core.errors import SpecError
-from muster.core.extras import need
+from muster.core.shipped import need
 
 if TYPE_CHECKING:
     from kubernetes.client import ApiClient, Configuration

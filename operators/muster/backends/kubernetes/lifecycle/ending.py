@@ -21,8 +21,8 @@ from muster.backends.kubernetes.state.seen import JobObjects, SeenPod, seconds
 from muster.backends.kubernetes.state.sight import Sight, delete_root, find_root
 from muster.backends.kubernetes.state.verdicts import first_fault
 from muster.core.errors import StoreError
-from muster.core.going_on import starts_again
 from muster.core.job import JobSpec
+from muster.core.replica import starts_again
 from muster.core.room import is_full
 from muster.core.status import JobState, JobStatus
 from muster.core.verdict import Cause, Verdict

@@ -56,12 +56,12 @@ class DeploymentFolder:
             "another release of muster wrote it, or it was edited by hand. Put it back, or muster deployments retire "
             f"{self.name} and deploy it again"
         )
-        return self._read(DeploymentState, self._state, advice)
+        return self._read(self._state, lambda text: loads(DeploymentState, text), advice)
 
-    def _read(self, kind: type[T], path: Path, advice: str) -> T | None:
+    def _read(self, path: Path, parsed: Callable[[bytes], T], advice: str) -> T | None:
         """Return a document; None where there is none. :raises Corrupt: it cannot be read."""
         try:
-            return loads(kind, path.read_bytes())
+            return parsed(path.read_bytes())
         except (FileNotFoundError, NotADirectoryError):
             return None
         except SpecError as error:
@@ -125,7 +125,7 @@ class DeploymentFolder:
         :raises Corrupt: they cannot be read.
         """
         advice = "put it back, or delete it and make each client's token anew"
-        return self._read(Tokens, self._tokens, advice)
+        return self._read(self._tokens, lambda text: loads(Tokens, text), advice)
 
     def change_tokens(self, change: Callable[[Tokens], Tokens]) -> Tokens:
         """Change the tokens, in a file that its owner alone may read, and return them as they are then.
