@@ -20,9 +20,8 @@ _PR_CAP_AMBIENT_RAISE = 2
 _CAP_DAC_OVERRIDE = 1
 _CAPABILITIES_3 = 0x20080522
 
-_libc = ctypes.CDLL(
-    None, use_errno=True
-)  # loaded now: in a forked child another thread's lock could be held for ever
+# Loaded now: in a forked child another thread's lock could be held for ever.
+_libc = ctypes.CDLL(None, use_errno=True)
 
 
 def die_with(parent: int, number: int = signal.SIGKILL) -> None:

@@ -88,9 +88,8 @@ def forms(secret: str) -> set[str]:
 
 def _encoded(data: bytes) -> Iterator[str]:
     yield from (data.hex(), data.hex().upper())
-    for before in range(
-        3
-    ):  # three bytes are four characters: inside other data it begins at one of three places
+    # Three bytes are four characters: inside other data it begins at one of three places.
+    for before in range(3):
         whole = b64encode(bytes(before) + data).decode()
         ends = len(whole) - (0, 3, 2)[(before + len(data)) % 3]
         for text in {whole[(0, 2, 3)[before] : ends], *([] if before else [whole, whole.rstrip("=")])}:

@@ -59,19 +59,17 @@ class Settings:
         """
         env = os.environ if environment is None else environment
         here = (start or Path.cwd()).absolute()
-        home = Path(env["MUSTER_HOME"]) if env.get("MUSTER_HOME") else _found(here) or here / _HOME_NAME
-        cache = Path(env["MUSTER_CACHE"]) if env.get("MUSTER_CACHE") else _cache(env) / "muster"
+        home = _path(env, "MUSTER_HOME") or _found(here) or here / _HOME_NAME
+        cache = _path(env, "MUSTER_CACHE") or _cache(env) / "muster"
         folders = [Path(part).absolute() for part in env.get("MUSTER_IMAGES", "").split(":") if part]
         return cls(
-            home=home.expanduser().absolute(),
+            home=home,
             cache=cache.expanduser().absolute(),
             images=tuple(folders),
             require_gpus=_switch(env, "MUSTER_REQUIRE_GPUS"),
             compare=_switch(env, "MUSTER_COMPARE"),
             mirror=env.get("MUSTER_MIRROR", ""),
-            cluster=Path(env["MUSTER_CLUSTER"]).expanduser().absolute()
-            if env.get("MUSTER_CLUSTER")
-            else None,
+            cluster=_path(env, "MUSTER_CLUSTER"),
             interpreters=tuple(
                 (name.removeprefix(INTERPRETER), Path(text).expanduser().absolute())
                 for name, text in sorted(env.items())
@@ -93,10 +91,8 @@ class Settings:
         """
         self.home.mkdir(mode=0o700, parents=True, exist_ok=True)
         if self.home.name == _HOME_NAME:
-            with (
-                suppress(OSError),
-                (self.home / ".gitignore").open("x") as file,
-            ):  # it is there; the disk is full
+            # It is there; the disk is full.
+            with suppress(OSError), (self.home / ".gitignore").open("x") as file:
                 file.write("*\n")
 
     @property
@@ -126,6 +122,10 @@ def project_folder(start: Path | None = None) -> Path:
 def variable_name(image: str) -> str:
     """Return how an image is called in the name of a variable: ``TRAIN_2`` for ``train-2``."""
     return image.replace("-", "_").replace(".", "_").upper()
+
+
+def _path(env: Mapping[str, str], name: str) -> Path | None:
+    return Path(env[name]).expanduser().absolute() if env.get(name) else None
 
 
 def _switch(env: Mapping[str, str], name: str) -> bool:

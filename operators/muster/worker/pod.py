@@ -115,10 +115,8 @@ class Pod:
     def __init__(
         self, replica: Replica, outlets: Outlets, *, worker: int, output: int, environment: Mapping[str, str]
     ) -> None:
-        from muster.worker.courier import (
-            Courier,
-            LineSpool,
-        )  # slow to import, so done while the worker starts
+        # Slow to import, so done while the worker starts.
+        from muster.worker.courier import Courier, LineSpool
         from muster.worker.store import Herald, StoreService
 
         self._replica, self._outlets = replica, outlets

@@ -28,9 +28,8 @@ _FAULT_GRACE_SECONDS = 5.0
 _FOLLOWER_SECONDS = 3.0  # for the culprit to end, after a rank that only lost its peer
 _ABORT_SECONDS = 5.0
 _LEFTOVER_SECONDS = 0.5
-_DRIVER_SECONDS = (
-    3.0  # Spark's JVM ends by itself, half a second after its driver, and talks to the master until then
-)
+# Spark's JVM ends by itself, half a second after its driver, and talks to the master until then.
+_DRIVER_SECONDS = 3.0
 _LONGEST_SLEEP_SECONDS = 5.0
 BAR_SECONDS = 10.0
 _OVER_SECONDS = 1.0  # between two looks whether the ranks are still needed
@@ -163,9 +162,8 @@ class Ranks:
             seconds = _DRIVER_SECONDS if self._kill_at is None else _LEFTOVER_SECONDS
             self._outlast(lambda: len(children()) > len(self._aside), seconds=seconds)
             if any(rank.status for rank in self.ranks) and not self._serves():
-                self._outlast(
-                    lambda: bool(self._aside), seconds=_FOLLOWER_SECONDS
-                )  # it is ending: its status tells
+                # It is ending: its status tells.
+                self._outlast(lambda: bool(self._aside), seconds=_FOLLOWER_SECONDS)
         for pid in self._aside:  # those that have not been reaped: no other process has their numbers
             os.kill(pid, _DONE)
         if self._serves is not None:

@@ -84,10 +84,7 @@ class JobFolder:
         """Why the job's end was asked for."""
         try:
             return loads(Verdict, self.cancel.read_bytes())
-        except (
-            FileNotFoundError,
-            SpecError,
-        ):  # an older release wrote no reason, nor does one with a full disk
+        except (FileNotFoundError, SpecError):  # with a full disk no reason is written
             return UNKNOWN
 
     def gives_back(self, extra: int = 0) -> Path:
@@ -103,9 +100,8 @@ class JobFolder:
         :param whom: who waits for what.
         :param extra: as for :meth:`gives_back`.
         """
-        with suppress(
-            OSError
-        ):  # the job ended meanwhile, and its folder went; else the next admission asks again
+        # The job ended meanwhile, and its folder went; else the next admission asks again.
+        with suppress(OSError):
             try:
                 write_whole(self.gives_back(extra), whom, durable=False)
             except FileNotFoundError:

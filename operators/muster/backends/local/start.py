@@ -43,39 +43,6 @@ _MAIN = (
 )
 
 
-def launch(
-    job: JobSpec,
-    claim: Claim,
-    handle: int,
-    *,
-    settings: Settings,
-    machine: Machine,
-    secrets: Mapping[str, str],
-) -> None:
-    """Start the supervisor of a claimed job and give it the claim's lock.
-
-    :raises BackendError: the machine can start no process now.
-    """
-    folder = Places(settings.home).job(claim.job_id)
-    try:
-        folder.root.mkdir(parents=True, exist_ok=True)
-        orders = Orders(
-            claim=claim,
-            machine=machine,
-            home=str(settings.home),
-            cache=str(settings.cache),
-            worker=str(worker_folder(settings.cache)),
-            claim_handle=handle,
-            compare=settings.compare,
-            mirror=settings.mirror,
-        )
-        with folder.stderr.open("ab") as log:
-            if not _forked(job, orders, secrets, log.fileno()):
-                _started(job, orders, secrets, log.fileno())
-    except OSError as error:
-        raise BackendError(f"job {claim.job_id}: no supervisor can be started ({error})") from error
-
-
 def _early(job: JobSpec, orders: Orders, secrets: Mapping[str, str]) -> dict[str, object]:
     """What :func:`.spawn.spawn_early` is told: secrets, and how to start workers if the image is ready.
 
@@ -165,12 +132,37 @@ class Starter:
         if secrets is None:
             return False
         try:
-            launch(spec, claim, handle, settings=self._settings, machine=self._machine, secrets=secrets)
+            self._launch(spec, claim, handle, secrets)
         except BackendError as error:
             self._end(
                 claim.job_id, Cause.BACKEND_ERROR, str(error), "free some processes or memory, run again"
             )
         return True
+
+    def _launch(self, job: JobSpec, claim: Claim, handle: int, secrets: Mapping[str, str]) -> None:
+        """Start the supervisor of a claimed job and give it the claim's lock.
+
+        :raises BackendError: the machine can start no process now.
+        """
+        settings = self._settings
+        folder = Places(settings.home).job(claim.job_id)
+        try:
+            folder.root.mkdir(parents=True, exist_ok=True)
+            orders = Orders(
+                claim=claim,
+                machine=self._machine,
+                home=str(settings.home),
+                cache=str(settings.cache),
+                worker=str(worker_folder(settings.cache)),
+                claim_handle=handle,
+                compare=settings.compare,
+                mirror=settings.mirror,
+            )
+            with folder.stderr.open("ab") as log:
+                if not _forked(job, orders, secrets, log.fileno()):
+                    _started(job, orders, secrets, log.fileno())
+        except OSError as error:
+            raise BackendError(f"job {claim.job_id}: no supervisor can be started ({error})") from error
 
     def _able(self, job_id: str) -> bool:
         """Whether this process could start a job."""

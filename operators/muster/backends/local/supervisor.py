@@ -264,9 +264,8 @@ class Supervisor:
         return self._starter().queue.wait_again(ticket, handle, unless=self._cancelled)
 
     def _starter(self) -> Starter:
-        from muster.backends.local.start import (
-            Starter,
-        )  # not before a job starts: it takes as long as a worker's start
+        # Not before a job starts: it takes as long as a worker's start.
+        from muster.backends.local.start import Starter
 
         return Starter(settings=self._orders.settings, machine=self._orders.machine, ledger=self._ledger)
 

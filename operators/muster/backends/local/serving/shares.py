@@ -249,8 +249,7 @@ class ModelServers:
         self.running, self.hung, self._leaving, self._front = {}, [], [], None
         alive = [server for server in servers if not server.leave(since=0)]
         longest = max((server.finish_seconds for server in alive), default=0.0)
-        deadline = (
-            time.monotonic() + longest + STOP_MARGIN_SECONDS
-        )  # one for all: a retirement takes no longer
+        # One for all: a retirement takes no longer.
+        deadline = time.monotonic() + longest + STOP_MARGIN_SECONDS
         for server in alive:
             server.stop(deadline=deadline)
