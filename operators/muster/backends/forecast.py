@@ -257,7 +257,8 @@ class _Play:
 
     def _enter(self, number: int, since: float) -> None:
         job = self._jobs[number]
-        shape = self._shapes.setdefault(_shape(job.choices), len(self._shapes))
+        needs = tuple(tuple(sorted(choice.items())) for choice in job.choices)
+        shape = self._shapes.setdefault(needs, len(self._shapes))
         heapq.heappush(self._groups.setdefault((job.line, shape), []), (-float(job.priority), since, number))
 
     def _admit(self, at: float) -> None:
@@ -293,10 +294,6 @@ class _Play:
         if number >= self._first_planned:
             for left in self._left.values():
                 left.discard(name)
-
-
-def _shape(choices: Iterable[Amounts]) -> tuple[tuple[tuple[str, float], ...], ...]:
-    return tuple(tuple(sorted(choice.items())) for choice in choices)
 
 
 def fitting(choices: Iterable[Amounts], room: Amounts) -> Amounts | None:

@@ -10,7 +10,7 @@ Each file system object looks an address up once, so all files that one call rea
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from itertools import islice
@@ -162,9 +162,8 @@ class VolumeFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has 
         for version in found:
             if version.partition == partition:
                 return _Place(version, inner)
-        raise NotFound(
-            f"{path} has no partition {partition!r:.80}; it has {', '.join(_partitions(found)[:8])}"
-        )
+        there = [version.partition for version in found if version.partition is not None]
+        raise NotFound(f"{path} has no partition {partition!r:.80}; it has {', '.join(there[:8])}")
 
     def _with_selector(self, path: str) -> str:
         """Return a path below a bare volume as one below its ``@latest``: readers of a folder ask for such paths."""
@@ -224,10 +223,6 @@ def _file(path: str, entry: Entry, version: Version) -> dict[str, Any]:
 def _absent(version: Version, inner: str, entries: Listing) -> str:
     there = ", ".join(name for name, _ in islice(entries.names(), 8))
     return f"{version.address} holds no {inner!r:.120}; at its top are {there}"
-
-
-def _partitions(found: Iterable[Version]) -> list[str]:
-    return [version.partition for version in found if version.partition is not None]
 
 
 @contextmanager

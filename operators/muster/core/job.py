@@ -139,7 +139,9 @@ class Role:
         self._check_counts()
         if (self.entrypoint is None) == (self.command is None):
             raise SpecError(f"role {self.name}: give an entrypoint or a command, one of the two")
-        if self.entrypoint is not None and not _is_entrypoint(self.entrypoint):
+        if self.entrypoint is not None and not (
+            isinstance(self.entrypoint, str) and _ENTRYPOINT.match(self.entrypoint)
+        ):
             raise SpecError(f"entrypoint {self.entrypoint!r:.80}: expected 'package.module:function'")
         if self.command is not None:
             _check_command(self.name, self.command)
@@ -440,10 +442,6 @@ def _holds_time(value: Any) -> bool:
     if isinstance(value, Mapping):
         return any(map(_holds_time, value.values()))
     return any(map(_holds_time, value)) if isinstance(value, (list, tuple)) else hasattr(value, "isoformat")
-
-
-def _is_entrypoint(value: object) -> bool:
-    return isinstance(value, str) and bool(_ENTRYPOINT.match(value))
 
 
 def _check_command(role: str, command: object) -> None:

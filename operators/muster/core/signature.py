@@ -207,7 +207,8 @@ class _Seen:
             what = "a signature knows numbers, bool and text, and categories of these and of dates; make it one of these"
             raise SpecError(f"column {name!r} has the type {dtype}: {what}")
         if datatype == "BYTES" and own is None:
-            listed = sorted(set(map(str, _distinct(present))))
+            distinct = present.unique() if hasattr(present, "unique") else present
+            listed = sorted(set(map(str, _listed(distinct))))
         try:
             "".join(listed or ()).encode() if datatype == "BYTES" else b""
         except UnicodeEncodeError as error:
@@ -482,10 +483,6 @@ def _frame(name: str, column: Any, datatype: str, kind: str) -> Mapping[str, Any
             f"apart: make them one, frame[{name!r}] = frame[{name!r}].where(frame[{name!r}].notna(), None)"
         )
     return {"dtype": dtype, **({"null": nulls.pop()} if nulls else {})}
-
-
-def _distinct(column: Any) -> Iterable[Any]:
-    return _listed(column.unique() if hasattr(column, "unique") else column)
 
 
 def _least(column: Any) -> Any:

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import sys
-from typing import Any
 
 from muster.core.data import CHECKPOINTS, PLACE, unknown_place
 from muster.core.errors import SpecError
@@ -105,8 +104,5 @@ def _text(replica: Replica, place: re.Match[str], word: str) -> str:
     known = replica.staging if kind == "outputs" else replica.spec.params
     if name not in known:
         raise unknown_place(word, kind, name, known)
-    return _shown(known[name])
-
-
-def _shown(value: Any) -> str:
+    value = known[name]
     return value if isinstance(value, str) else json.dumps(value)

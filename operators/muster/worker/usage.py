@@ -49,7 +49,9 @@ class Usage(Watch):
 
     def _look(self) -> None:
         begun, pids = time.monotonic(), list(descendants(os.getpid()))
-        use = {"cpu_cores": self._cores(begun, pids), "memory_gib": self._memory(pids) / _GIB}
+        # Without a cgroup of its own a page that ranks share counts for each.
+        used = sum(map(_resident_bytes, pids)) if self._group is None else _group_bytes(self._group)
+        use = {"cpu_cores": self._cores(begun, pids), "memory_gib": used / _GIB}
         if self._gpus:
             self._cards = self._cards or CardReader(self._wanted)
             use |= self._cards.use()
@@ -60,11 +62,6 @@ class Usage(Watch):
         total = sum(map(_cpu_seconds, pids)) + os.times().children_user + os.times().children_system
         (then, before), self._before = self._before, (now, total)
         return max(0.0, total - before) / max(now - then, 1e-3)
-
-    def _memory(self, pids: Sequence[int]) -> float:
-        if self._group is not None:
-            return _group_bytes(self._group)
-        return sum(map(_resident_bytes, pids))
 
 
 def memory_group(

@@ -33,7 +33,8 @@ def commit(store: LocalStore, job_id: str, folder: JobFolder) -> JobResult:
     if staging is None:
         raise NotFound(f"job {job_id}: no attempt of it was ever started")
     first = store.ledger.spec(job_id).roles[0].name
-    report = _read(folder, staging.attempt, first)
+    # What rank 0's replica reported; it was written before the replica sealed.
+    report = loads(Report, folder.report(staging.attempt, first, 0).read_bytes())
     links = store.ledger.status(job_id).links
     versions = store.commit(job_id, attempt=staging.attempt, metrics=report.metrics, modules=report.modules)
     return JobResult(
@@ -93,8 +94,3 @@ def _cause(error: Exception, *, committing: bool) -> Cause:
     if committing:
         return Cause.COMMIT_FAILED
     return Cause.SPEC_ERROR if isinstance(error, (SpecError, NotFound)) else Cause.BACKEND_ERROR
-
-
-def _read(folder: JobFolder, attempt: int, role: str) -> Report:
-    """Read what rank 0's replica reported; it was written before the replica sealed."""
-    return loads(Report, folder.report(attempt, role, 0).read_bytes())

@@ -40,7 +40,10 @@ class Process:
         fields = _stat(pid)
         if fields is None or fields[2] == "Z":
             return None
-        return cls(pid=pid, boot=_boot_id(), started=int(fields[_START_TIME]))
+        boot = (
+            Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        )  # another whenever the machine starts
+        return cls(pid=pid, boot=boot, started=int(fields[_START_TIME]))
 
     @classmethod
     def me(cls) -> Process:
@@ -67,11 +70,6 @@ class Process:
             return
         finally:
             os.close(handle)
-
-
-def _boot_id() -> str:
-    """Return what changes whenever the machine starts."""
-    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
 def descendants(root: int) -> list[int]:

@@ -299,7 +299,11 @@ class Supervisor:
     def _attempt(self, python: Path, deadline: float) -> Verdict | None:
         self._check_asked()
         job = self._spec.sized(self._extras.replicas)
-        workers, self._early = [*self._early, *self._spawn(python, job.replicas - len(self._early))], []
+        command = self._orders.command(python)
+        environment = self._orders.variables(self._spec, python, self._secrets)
+        # One worker for each replica; they wait to be told what they are.
+        more = [spawn(command, environment) for _ in range(job.replicas - len(self._early))]
+        workers, self._early = [*self._early, *more], []
         staging = self._store.stage(self._job_id, replicas=job.replicas)
         self._begun = staging.attempt
         replicas = replicas_of(
@@ -316,7 +320,7 @@ class Supervisor:
             replicas,
             workers,
             mark=self._orders.mark,
-            log=self._hear,
+            log=lambda lines: self._news.hear(self._log(lines)),
             turn=partial(self._turn, staging.checkpoints),
             asked_to_end=self._asked,
             deadline=deadline,
@@ -333,11 +337,6 @@ class Supervisor:
         if self._store.sealed(self._job_id) is not None:
             return None  # every replica sealed after it was asked
         raise _Preempted if self._asked_to_give_back() else _Resized
-
-    def _spawn(self, python: Path, count: int) -> list[Worker]:
-        """Start one worker for each replica; they wait to be told what they are."""
-        environment = self._orders.variables(self._spec, python, self._secrets)
-        return [spawn(self._orders.command(python), environment) for _ in range(count)]
 
     def _check_asked(self) -> None:
         self._check_ended()  # first: a cancel wins
@@ -408,9 +407,6 @@ class Supervisor:
 
     def _say(self, line: str) -> None:
         self._log(f"[muster] {line}\n".encode())
-
-    def _hear(self, lines: bytes) -> None:
-        self._news.hear(self._log(lines))
 
     def _log(self, lines: bytes) -> bytes:
         """Add lines to the job's log, and return them as they stand there."""
