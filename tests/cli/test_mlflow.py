@@ -19,6 +19,7 @@ from muster.backends.local.variables import variables
 from muster.backends.tracking import shown_run, tracking_database
 from muster.core.job import JobSpec, Role
 from muster.core.replica import Replica
+from muster.core.settings import Settings
 from muster.worker.launchers.launcher import rank_environment
 
 pytestmark = pytest.mark.slow
@@ -49,8 +50,7 @@ def test_what_a_job_tracked_is_shown(tmp_path: Path, environment: dict[str, str]
     of_the_job = variables(
         job,
         python=python,
-        mlflow=database.parent,
-        cache=tmp_path / "cache",
+        settings=Settings(home=home, cache=tmp_path / "cache"),
         secrets={},
     )
     replica = Replica(

@@ -20,8 +20,7 @@ from muster.core.linux import adopt_orphans
 from muster.core.progress import Pattern
 from muster.worker.lines import LineBuffer
 from muster.worker.processes import children, end_descendants, has_children
-from muster.worker.silence import Silence
-from muster.worker.watches import Watch
+from muster.worker.watches import Silence, Watch
 
 TAIL_LINES = 400
 _FAULT_GRACE_SECONDS = 5.0

@@ -49,9 +49,8 @@ from muster.worker.last_words import read_json
 from muster.worker.launchers.launcher import EngineLauncher, error_file, launcher_of, rank_environment
 from muster.worker.ranks import InRank, Rank, RankPlan, Ranks, say
 from muster.worker.seal import seal, write_durably
-from muster.worker.silence import Silence
 from muster.worker.usage import Usage
-from muster.worker.watches import Doubles, Pruning, Unkept
+from muster.worker.watches import Doubles, Pruning, Silence, Unkept
 
 _FOLLOWER_LENGTH = 160
 _MOST_LEFT = 5

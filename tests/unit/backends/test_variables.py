@@ -10,6 +10,7 @@ import pytest
 from muster.backends.local.serving.process import environment_variables
 from muster.backends.local.variables import NO_TELEMETRY, variables
 from muster.core.job import JobSpec, Role
+from muster.core.settings import Settings
 
 ROLE = Role(command=("true",))
 
@@ -17,7 +18,7 @@ ROLE = Role(command=("true",))
 def of_a_job(cache: Path, env: Mapping[str, str]) -> dict[str, str]:
     job = JobSpec(name="a.b", image="python", image_digest=f"b3:{'0' * 64}", roles=(ROLE,), env=env)
     python = cache / "images" / "python" / "bin" / "python"
-    return variables(job, python=python, mlflow=cache, cache=cache, secrets={})
+    return variables(job, python=python, settings=Settings(home=cache, cache=cache), secrets={})
 
 
 def test_no_library_reports_home_or_writes_there(tmp_path: Path) -> None:

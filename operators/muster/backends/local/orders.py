@@ -57,8 +57,7 @@ class Orders:
 
     def variables(self, job: JobSpec, python: Path, secrets: Mapping[str, str]) -> dict[str, str]:
         """What a worker finds in its environment: its job and mark, too, by which it is found where its supervisor is lost."""
-        mlflow, cache = self.places.mlflow, self.settings.cache
-        found = variables(job, python=python, mlflow=mlflow, cache=cache, secrets=secrets)
+        found = variables(job, python=python, settings=self.settings, secrets=secrets)
         return {**found, JOB_VARIABLE: self.job_id, MARK_VARIABLE: self.mark}
 
     def command(self, python: Path) -> list[str]:

@@ -39,11 +39,6 @@ class Places:
         """A process that changes tickets or claims holds this lock."""
         return self.home / "admission.lock"
 
-    @property
-    def mlflow(self) -> Path:
-        """Where jobs track their runs unless they say otherwise."""
-        return self.home / "mlflow"
-
     def mark(self, job_id: str) -> str:
         """Return what a job's processes and cgroups are known by: another home may have a job of that name."""
         found = self.home.stat()

@@ -100,8 +100,7 @@ class LocalRunner:
             variables=variables(
                 job,
                 python=python or Path("/usr/bin/python3"),
-                mlflow=self._places.mlflow,
-                cache=self._settings.cache,
+                settings=self._settings,
                 secrets=secrets,
             ),
             chosen=URI in job.env or URI in secrets,

@@ -29,6 +29,7 @@ from muster.backends.local.processes import Process, end_descendants
 from muster.backends.local.queue import JobQueue, Ticket
 from muster.backends.local.spawn import Worker, spawn
 from muster.backends.stores import folder_store
+from muster.backends.tracking import tracking_database
 from muster.core.errors import MusterError, StoreError
 from muster.core.job import Interpreter
 from muster.core.linux import giving_up_orphans
@@ -315,7 +316,7 @@ class Supervisor:
             folder=self._folder,
             scratch=self._folder.scratch(),
         )
-        self._orders.places.mlflow.mkdir(exist_ok=True)
+        tracking_database(self._orders.settings.home).parent.mkdir(exist_ok=True)
         gang = Gang(
             replicas,
             workers,

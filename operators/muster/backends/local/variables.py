@@ -6,8 +6,9 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from muster.backends.tracking import tracking_uri
+from muster.backends.tracking import tracking_database, tracking_uri
 from muster.core.job import JobSpec
+from muster.core.settings import Settings
 
 # What a machine needs to work at all: drivers, certificates, proxies.
 _PASSED = (
@@ -37,18 +38,11 @@ _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 def variables(
-    job: JobSpec,
-    *,
-    python: Path,
-    mlflow: Path,
-    cache: Path,
-    secrets: Mapping[str, str],
+    job: JobSpec, *, python: Path, settings: Settings, secrets: Mapping[str, str]
 ) -> dict[str, str]:
     """Return what every worker of a job, and so its ranks, find in their environment.
 
     :param python: the image's; its folder comes first on PATH.
-    :param mlflow: the folder where runs are tracked unless the job says otherwise.
-    :param cache: MUSTER_CACHE; what Matplotlib would keep in HOME goes there.
     """
     programs = python.parent
     return {
@@ -56,8 +50,8 @@ def variables(
         "PATH": f"{programs}:{_SYSTEM_PATH}",
         "LANG": "C.UTF-8",
         "VIRTUAL_ENV": str(programs.parent),
-        "MLFLOW_TRACKING_URI": tracking_uri(mlflow / "mlflow.db"),
-        "MPLCONFIGDIR": str(cache / "matplotlib"),
+        "MLFLOW_TRACKING_URI": tracking_uri(tracking_database(settings.home)),
+        "MPLCONFIGDIR": str(settings.cache / "matplotlib"),  # else in HOME
         **NO_TELEMETRY,
         **job.env,
         **secrets,
