@@ -12,6 +12,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import takewhile
 from pathlib import Path
 from types import MappingProxyType
 
@@ -89,12 +90,8 @@ class Replica:
     @property
     def first_rank(self) -> int:
         """The global rank of this replica's first rank: roles in the spec's order, then replicas."""
-        before = 0
-        for role in self.spec.roles:
-            if role.name == self.role:
-                return before + self.index * role.ranks
-            before += role.replicas * role.ranks
-        raise SpecError(f"no role {self.role!r} in job {self.spec.name}")
+        before = takewhile(lambda role: role.name != self.role, self.spec.roles)
+        return sum(role.replicas * role.ranks for role in before) + self.index * self.job_role.ranks
 
     def seal_of(self, role: str, index: int) -> str:
         """Return the path of a replica's part-manifest, which is there once it has sealed: all of an attempt share the folder."""

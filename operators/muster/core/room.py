@@ -58,11 +58,9 @@ class Room:
     @property
     def warning(self) -> str:
         """The warning before the disk is full; empty where there is room."""
-        return (
-            ""
-            if self.comfortable
-            else f"{self}: jobs fail when it is full; {_MAKE_ROOM.format(then='', held='')}"
-        )
+        if self.comfortable:
+            return ""
+        return f"{self}: jobs fail when it is full; {_MAKE_ROOM.format(then='', held='')}"
 
     def __str__(self) -> str:
         """``the disk at /home has 12.0 MiB free of 190.0 MiB``."""

@@ -317,21 +317,13 @@ def _unreported(member: Member) -> Verdict:
     cause = CAUSES.get(member.code or 0, Cause.BACKEND_ERROR)
     said = f": {member.last_line}" if member.last_line else ""
     if os.strerror(errno.ENOSPC) in said or os.strerror(errno.EDQUOT) in said:
-        replica = member.replica
-        return Verdict(
-            cause=Cause.DISK_FULL,
-            message=f"replica {member.name}{said}{_room(replica.checkpoints)}",
-            advice=make_room(replica.checkpoints),
-        )
+        checkpoints = member.replica.checkpoints
+        message = f"replica {member.name}{said}"
+        with suppress(OSError):  # a disk that fails is told by what the worker said
+            message += f": {Room.of(checkpoints)}"
+        return Verdict(cause=Cause.DISK_FULL, message=message, advice=make_room(checkpoints))
     return Verdict(
         cause=cause,
         message=f"the worker of replica {member.name} ended with exit code {member.code} and no report{said}",
         advice="see its last lines in the log",
     )
-
-
-def _room(path: str) -> str:
-    try:
-        return f": {Room.of(path)}"
-    except OSError:  # a disk that fails is told by what the worker said
-        return ""

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
+from itertools import takewhile
 from typing import Protocol, cast
 
 from muster.core.job import MLFLOW_TAG, MLFLOW_TAGS, Launcher
@@ -76,12 +77,8 @@ def _tags(text: str) -> dict[str, object]:
 
 def replica_number(replica: Replica) -> int:
     """Return this replica's number among all of the gang, roles in the spec's order."""
-    before = 0
-    for role in replica.spec.roles:
-        if role.name == replica.role:
-            break
-        before += role.replicas
-    return before + replica.index
+    before = takewhile(lambda role: role.name != replica.role, replica.spec.roles)
+    return sum(role.replicas for role in before) + replica.index
 
 
 def _defaults(replica: Replica) -> dict[str, str]:

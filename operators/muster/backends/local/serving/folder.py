@@ -46,6 +46,7 @@ class DeploymentFolder:
         self.name = check_label("deployment", name)
         self.path = home / "deployments" / name
         self._locks = home / "deployments" / ".locks"
+        self._state, self._tokens = self.path / "state.json", self.path / "tokens.json"
 
     def read(self) -> DeploymentState | None:
         """Return the state, or None where there is no such deployment.
@@ -228,14 +229,6 @@ class DeploymentFolder:
     def copies(self) -> bool:
         """Whether models were copied here, because their store is not on this machine."""
         return (self.path / "models").is_dir()
-
-    @property
-    def _state(self) -> Path:
-        return self.path / "state.json"
-
-    @property
-    def _tokens(self) -> Path:
-        return self.path / "tokens.json"
 
 
 def _stamp(path: Path) -> int:
