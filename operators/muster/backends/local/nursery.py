@@ -14,7 +14,7 @@ import select
 import signal
 import socket
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -44,19 +44,10 @@ class Nursery:
     def __init__(self, home: Path) -> None:
         self._asked, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._asked.settimeout(PATIENCE_SECONDS)
-        root = str(Path(muster.__file__).parent.parent)
         with its:
-            self._process = subprocess.Popen(
-                python_command(
-                    "-c", _MAIN, root, str(its.fileno()), str(os.getpid()), str(home), isolated=True
-                ),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,  # a supervisor that is started without it says what is wrong
-                cwd="/",
-                env=submitters_variables(),
-                pass_fds=[its.fileno()],
-            )
+            words = (str(its.fileno()), str(os.getpid()), str(home))
+            # A supervisor that is started without it says what is wrong.
+            self._process = start_python(_MAIN, *words, output=subprocess.DEVNULL, given=[its.fileno()])
         self._ended = os.pidfd_open(self._process.pid)
 
     @property
@@ -141,6 +132,23 @@ def nursery() -> Nursery | None:
 def submitters_variables() -> dict[str, str]:
     """Return this process's variables for a supervisor, which is no part of a job that this process may be in."""
     return {name: text for name, text in os.environ.items() if name not in (JOB_VARIABLE, MARK_VARIABLE)}
+
+
+def start_python(main: str, *words: str, output: int, given: Sequence[int]) -> subprocess.Popen[bytes]:
+    """Start a Python that knows nothing of a job that this process may be in.
+
+    :param main: its program; the folder of muster is the first of its words. :param given: the open files that it has.
+    """
+    root = str(Path(muster.__file__).parent.parent)
+    return subprocess.Popen(
+        python_command("-c", main, root, *words, isolated=True),
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=output,
+        cwd="/",
+        env=submitters_variables(),
+        pass_fds=given,
+    )
 
 
 def serve(handle: int, parent: int) -> None:

@@ -7,20 +7,17 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-import muster
 from muster.backends.jobs.checks import Resolve, from_environment
 from muster.backends.jobs.ending import record
 from muster.backends.local.machine import Machine
-from muster.backends.local.nursery import nursery, submitters_variables
+from muster.backends.local.nursery import nursery, start_python, submitters_variables
 from muster.backends.local.orders import Orders
 from muster.backends.local.places import Places
 from muster.backends.local.queue import Claim, JobQueue, Ticket
 from muster.core.errors import BackendError, Corrupt, NotFound
-from muster.core.interpreters import python_command
 from muster.core.job import JobSpec
 from muster.core.settings import Settings
 from muster.core.verdict import Cause, Verdict
@@ -81,24 +78,13 @@ def _started(job: JobSpec, orders: Orders, secrets: Mapping[str, str], log: int)
     read, write = os.pipe()
     with os.fdopen(write, "wb") as pipe:
         with os.fdopen(read):  # our end closes first, so a write to a supervisor that died fails
-            _spawn(orders, log, read)
+            process = start_python(
+                _MAIN, str(read), dumps(orders), output=log, given=(orders.claim_handle, read)
+            )
+            if process.wait() != 0:
+                stderr = orders.places.job(orders.job_id).stderr
+                raise BackendError(f"job {orders.job_id}: its supervisor did not start: see {stderr}")
         pipe.write(json.dumps(_early(job, orders, secrets)).encode())
-
-
-def _spawn(orders: Orders, log: int, told: int) -> None:
-    root = str(Path(muster.__file__).parent.parent)
-    process = subprocess.Popen(
-        python_command("-c", _MAIN, root, str(told), dumps(orders), isolated=True),
-        stdin=subprocess.DEVNULL,
-        stdout=log,
-        stderr=log,
-        cwd="/",
-        env=submitters_variables(),
-        pass_fds=(orders.claim_handle, told),
-    )
-    if process.wait() != 0:
-        stderr = orders.places.job(orders.job_id).stderr
-        raise BackendError(f"job {orders.job_id}: its supervisor did not start: see {stderr}")
 
 
 # Its entry was taken out of the ledger, or cannot be read: a job of which only the ticket is left, which
