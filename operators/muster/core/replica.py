@@ -20,6 +20,7 @@ from muster.core.errors import SpecError
 from muster.core.job import JobSpec, Role
 from muster.core.names import check_job_id
 from muster.core.verdict import Cause, ExitCode, Verdict, first_of
+from muster.core.wire import loads
 
 LOOPBACK = "127.0.0.1"
 HANG_WORD = "hang"
@@ -124,6 +125,14 @@ class Report:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "metrics", MappingProxyType(dict(self.metrics)))
+
+
+def read_report(path: str) -> Report | None:
+    """Return the report that a worker has written; None where it could not."""
+    try:
+        return loads(Report, Path(path).read_bytes())
+    except (OSError, SpecError):
+        return None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,14 +22,13 @@ from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass, replace
 from typing import NoReturn
 
-from muster.core.errors import SpecError
 from muster.core.linux import adopt_orphans, die_with
 from muster.core.masking import Masking
 from muster.core.patience import Patience
-from muster.core.replica import Going, Gone, Replica, Report
+from muster.core.replica import Going, Gone, Replica, Report, read_report
 from muster.core.series import segments
 from muster.core.verdict import Cause, ExitCode
-from muster.core.wire import dumps, loads
+from muster.core.wire import dumps
 from muster.worker import outcome
 from muster.worker.faults import names_lost_peer
 from muster.worker.processes import end_all
@@ -326,7 +325,7 @@ class Pod:
 
     def _report(self, status: int) -> Report:
         """Return the worker's report, or one made without it."""
-        report = self._read_report()
+        report = read_report(self._replica.report)
         if report is None or (report.exit_code is ExitCode.SEALED and status != 0):
             report = (
                 self._fail(Cause.CANCELLED, f"{self._name} was told to stop")
@@ -342,13 +341,6 @@ class Pod:
         said = f"{self._name} outgrew its memory limit of {limit:g} GiB"
         found = self._fail(Cause.OUT_OF_MEMORY, said, rank=rank, at=report.at)
         return replace(found, traceback=report.traceback)
-
-    def _read_report(self) -> Report | None:
-        try:
-            with open(self._replica.report, encoding="utf-8") as file:
-                return loads(Report, file.read())
-        except (OSError, SpecError):
-            return None
 
     def _seal(self, report: Report) -> Report:
         """Send the lines, then the seal: the seal of the last replica commits the job."""

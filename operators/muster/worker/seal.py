@@ -23,7 +23,10 @@ def seal(replica: Replica) -> PartManifest:
     :raises OSError: the disk is full or failing; nothing is sealed then.
     """
     for name, folder in replica.staging.items():
-        _check_folder(name, folder)
+        if os.path.islink(folder) or not os.path.isdir(folder):
+            raise SpecError(
+                f"output {name!r}: its folder was removed or replaced by something else; write into the folder that is given"
+            )
     # What the workers of an engine write belongs to the first replica, whose folders they may see as theirs.
     own = {} if replica.works else replica.staging
     refused = [
@@ -87,10 +90,3 @@ def _files(root: str) -> Iterator[tuple[str, int]]:
     for path, entry in held_entries(root):
         if entry.is_file(follow_symlinks=False) and not has_control(path):
             yield path, entry.stat(follow_symlinks=False).st_size
-
-
-def _check_folder(output: str, folder: str) -> None:
-    if os.path.islink(folder) or not os.path.isdir(folder):
-        raise SpecError(
-            f"output {output!r}: its folder was removed or replaced by something else; write into the folder that is given"
-        )

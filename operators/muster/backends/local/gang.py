@@ -18,12 +18,11 @@ from muster.backends.local.places import JobFolder
 from muster.backends.local.queue import Claim
 from muster.backends.local.spawn import Worker
 from muster.core.advice import advice_on
-from muster.core.errors import SpecError
 from muster.core.job import JobSpec
-from muster.core.replica import LOOPBACK, Replica, Report
+from muster.core.replica import LOOPBACK, Replica, Report, read_report
 from muster.core.room import Room, make_room
 from muster.core.verdict import CAUSES, SEEN_LATE_SECONDS, Cause, ExitCode, Verdict, first_of
-from muster.core.wire import dumps, loads
+from muster.core.wire import dumps
 from muster.volumes.base import Staging
 from muster.volumes.protocols import LocalStore
 
@@ -146,13 +145,6 @@ class Member:
             self.stopped = True
             signal.pidfd_send_signal(self.watch, number)
 
-    def report(self) -> Report | None:
-        """Return what the worker said of its end, or None if it could not."""
-        try:
-            return loads(Report, Path(self.replica.report).read_bytes())
-        except (FileNotFoundError, SpecError):
-            return None
-
     def close(self) -> None:
         """Give back what the kernel holds for it, once nothing of it runs any more."""
         os.close(self.watch)
@@ -268,14 +260,14 @@ def first_fault(members: Sequence[Member]) -> Verdict | None:
     overruns = [member for member in members if member.overrun is not None]
     if overruns:
         first = min(overruns, key=lambda member: member.ended_at)
-        return _out_of_memory(first, first.report())
+        return _out_of_memory(first, read_report(first.replica.report))
     faults = [fault for member in members if (fault := _fault(member)) is not None]
     return first_of([verdict for _, verdict in sorted(faults, key=lambda fault: fault[0])])
 
 
 def _fault(member: Member) -> tuple[float, Verdict] | None:
     """Return what went wrong in one replica and when; nothing did where it sealed, or where we stopped it."""
-    report = member.report()
+    report = read_report(member.replica.report)
     if member.code == ExitCode.SEALED:
         return None
     if member.code == ExitCode.STOPPED:

@@ -204,7 +204,7 @@ class JobQueue:
         :param wait: whether to wait where another process is admitting.
         :param able: whether this process could start a job: no other job is interrupted for one that it cannot start.
         """
-        if not self._anybody_waits():
+        if not any(self._places.tickets.glob("*.json")):
             return
         if wait:
             with locked(self._places.admission_lock):
@@ -229,7 +229,7 @@ class JobQueue:
     def claims(self) -> list[Claim]:
         """Return what the jobs hold that run."""
         found = []
-        for path in self._places.claims.glob("*.json") if self._places.claims.is_dir() else ():
+        for path in self._places.claims.glob("*.json"):
             with suppress(FileNotFoundError):  # it ended since the folder was listed
                 if is_locked(path):
                     found.append(loads(Claim, path.read_bytes()))
@@ -350,13 +350,6 @@ class JobQueue:
     def _enter(self, ticket: Ticket) -> None:
         self._places.tickets.mkdir(parents=True, exist_ok=True)
         write_whole(self._ticket(ticket.job_id), dumps(ticket), durable=False)
-
-    def _anybody_waits(self) -> bool:
-        try:
-            with os.scandir(self._places.tickets) as entries:
-                return any(entry.name.endswith(".json") for entry in entries)
-        except FileNotFoundError:
-            return False
 
     def _write(self, claim: Claim) -> int:
         """Lock a new file, then give it the claim's name: a claim's file is locked from its first moment."""

@@ -48,7 +48,7 @@ def environment(replica: Replica, _local_rank: int, base: Mapping[str, str]) -> 
 def meet(replica: Replica, environments: Sequence[dict[str, str]]) -> list[int]:
     """Start the scheduler beside the first replica."""
     engine.package("distributed", image=replica.spec.image)
-    if not engine.drives(replica):
+    if replica.works:
         engine.await_head(replica, host=replica.master_address)
         return []
     at = LOOPBACK if replica.master_address == LOOPBACK else "0.0.0.0"  # noqa: S104 - a pod's own network

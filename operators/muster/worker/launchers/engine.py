@@ -100,11 +100,6 @@ sys.exit(143 if told else 0)
 """
 
 
-def drives(replica: Replica) -> bool:
-    """Whether this is the replica that runs what the author wrote."""
-    return replica.first_rank == 0
-
-
 def kept(replica: Replica, words: Sequence[str], *, host: str) -> list[str]:
     """Return the words of a rank that runs an engine's worker until the first replica has ended well.
 
@@ -121,12 +116,7 @@ def await_head(replica: Replica, *, host: str) -> None:
 
     :raises OSError: neither comes.
     """
-    reached(host, replica.master_port, over=lambda: _has_sealed(replica))
-
-
-def _has_sealed(replica: Replica) -> bool:
-    """Whether the first replica has ended well, for a worker's replica."""
-    return os.path.exists(_firsts_seal(replica))
+    reached(host, replica.master_port, over=lambda: os.path.exists(_firsts_seal(replica)))
 
 
 def _firsts_seal(replica: Replica) -> str:
@@ -234,7 +224,7 @@ def read_secret(replica: Replica) -> str:
             with open(_secret(replica), encoding="ascii") as file:
                 return file.read()
         except FileNotFoundError:
-            if _has_sealed(replica):
+            if os.path.exists(_firsts_seal(replica)):
                 return ""
             raise
 

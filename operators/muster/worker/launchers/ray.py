@@ -46,7 +46,7 @@ def environment(replica: Replica, _local_rank: int, _base: Mapping[str, str]) ->
 def meet(replica: Replica, environments: Sequence[dict[str, str]]) -> list[int]:
     """Start the head beside the first replica."""
     engine.package("ray", image=replica.spec.image, least=_LEAST)
-    if not engine.drives(replica):
+    if replica.works:
         engine.await_head(replica, host=_host(replica))
         environments[0]["RAY_AUTH_TOKEN"] = engine.read_secret(replica)
         return []

@@ -87,14 +87,11 @@ def environment(replica: Replica, _local_rank: int, base: Mapping[str, str]) -> 
     _check_memory(replica)
     home, folder = engine.package("pyspark", image=replica.spec.image), os.path.join(replica.scratch, "spark")
     os.makedirs(folder, exist_ok=True)
-    with open(
-        os.open(os.path.join(folder, _DEFAULTS), os.O_WRONLY | os.O_CREAT, 0o600), "w", encoding="utf-8"
-    ) as file:
-        file.writelines(_lines(settings_of(replica)))
-    with open(os.path.join(folder, "log4j2.properties"), "w", encoding="utf-8") as file:
-        file.write(_LOG)
-    with open(os.path.join(folder, _WORKER), "w", encoding="utf-8") as file:
-        file.write(_LOG + _MASTER_GONE)
+    files = {_DEFAULTS: _lines(settings_of(replica)), "log4j2.properties": _LOG, _WORKER: _LOG + _MASTER_GONE}
+    for name, text in files.items():
+        handle = os.open(os.path.join(folder, name), os.O_WRONLY | os.O_CREAT, 0o600)
+        with open(handle, "w", encoding="utf-8") as file:
+            file.write(text)
     return {
         "SPARK_HOME": home,
         "SPARK_CONF_DIR": folder,
@@ -112,7 +109,7 @@ def environment(replica: Replica, _local_rank: int, base: Mapping[str, str]) -> 
 def meet(replica: Replica, environments: Sequence[dict[str, str]]) -> list[int]:
     """Start the master beside the first replica; tell each replica the secret, and the first where its UI is."""
     environment = environments[0]
-    if not engine.drives(replica):
+    if replica.works:
         engine.await_head(replica, host=replica.master_address)
         _add(environment, {"spark.authenticate.secret": engine.read_secret(replica)})
         return []
@@ -189,11 +186,11 @@ def _show_ui(environment: Mapping[str, str]) -> None:
 def _add(environment: Mapping[str, str], settings: Mapping[str, str]) -> None:
     """Add settings that are known only once replicas meet; a later line counts."""
     with open(os.path.join(environment["SPARK_CONF_DIR"], _DEFAULTS), "a", encoding="utf-8") as file:
-        file.writelines(_lines(settings))
+        file.write(_lines(settings))
 
 
-def _lines(settings: Mapping[str, str]) -> list[str]:
-    return [f"{name} {value}\n" for name, value in settings.items()]
+def _lines(settings: Mapping[str, str]) -> str:
+    return "".join(f"{name} {value}\n" for name, value in settings.items())
 
 
 def _master(replica: Replica) -> str:
