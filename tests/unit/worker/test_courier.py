@@ -159,7 +159,7 @@ def test_who_adds_too_much_waits_for_a_service_that_takes_it(
     writer.join(0.05)
     assert writer.is_alive()
     goes_on(spool)
-    writer.join(10)
+    writer.join(GUARD_SECONDS)
     assert not writer.is_alive()
 
 
@@ -190,7 +190,7 @@ def test_who_waits_is_woken(spool: LineSpool) -> None:
     reader = threading.Thread(target=lambda: found.append(spool.head(100)))
     reader.start()
     spool.add(b"late\n")
-    reader.join(10)
+    reader.join(GUARD_SECONDS)
     assert found == [(0, b"late\n")]
 
 
@@ -198,5 +198,5 @@ def test_who_waits_is_woken_at_the_end(spool: LineSpool) -> None:
     reader = threading.Thread(target=spool.head, args=(100,))
     reader.start()
     spool.close()
-    reader.join(10)
+    reader.join(GUARD_SECONDS)
     assert not reader.is_alive()
