@@ -89,7 +89,7 @@ def environment(replica: Replica, _local_rank: int, base: Mapping[str, str]) -> 
     os.makedirs(folder, exist_ok=True)
     files = {_DEFAULTS: _lines(settings_of(replica)), "log4j2.properties": _LOG, _WORKER: _LOG + _MASTER_GONE}
     for name, text in files.items():
-        handle = os.open(os.path.join(folder, name), os.O_WRONLY | os.O_CREAT, 0o600)
+        handle = os.open(os.path.join(folder, name), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with open(handle, "w", encoding="utf-8") as file:
             file.write(text)
     return {
