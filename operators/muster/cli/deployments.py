@@ -14,12 +14,14 @@ from muster.cli.command import Json, example, group, open_deployments, open_stor
 from muster.cli.screen import Table, complain, digest, emit, fields, note, safe, say, when
 from muster.core.errors import DeploymentError, MusterError, NotFound, SpecError
 from muster.core.names import check_label
+from muster.core.status import JobState
 from muster.core.wire import plain
 
 if TYPE_CHECKING:
     from muster.backends.releases.deployments import Deployments
     from muster.backends.releases.figures import DeploymentSample, Figures
     from muster.core.deployment import DeploymentStatus, Revision
+    from muster.core.origin import Origin
 
 WINDOW_SECONDS = 10.0
 ANSWER_SECONDS = 60.0
@@ -382,8 +384,24 @@ def _release(status: DeploymentStatus) -> str:
     said = f"{release.revision} at {status.shares.get(release.revision, 0)} % since {when(release.since)}"
     why = f"; it is taken back: {release.failed}" if release.failed else ""
     waits = "" if release.failed else "; what it waits for stands in the log of who asked"
-    waits = "; it is held there until it is given more" if release.held else waits
+    if release.held:
+        waits = "; it is held there until it is given more"
+    elif release.origin and _has_died(release.origin):
+        waits = (
+            f"; the run that drives it has died: {release.origin.again} goes on with it, "
+            "muster deployments promote or rollback ends it"
+        )
     return f"{said}, asked for by {release.by}{waits}{why}"
+
+
+def _has_died(run: Origin) -> bool:
+    """Whether the process of a run is gone, so that nothing drives its release; no where the store cannot say."""
+    from muster.volumes.runs import noted
+
+    try:
+        return noted(open_store().ledger).get((run.dag_id, run.run_id)) is JobState.FAILED
+    except MusterError:  # what was asked for is shown all the same
+        return False
 
 
 def _figures(figures: Figures | None) -> tuple[object, object, object]:

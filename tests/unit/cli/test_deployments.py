@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
+import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from muster.backends.releases.manual import promote, roll_back
 from muster.core.data import Pinned
 from muster.core.deployment import Counts, DeploymentStatus, Revision, RevisionState
 from muster.core.errors import NotFound, Unreachable
+from muster.core.origin import Origin
 from muster.volumes.folder import FolderStore
 
 Run = Callable[..., Any]
@@ -180,6 +182,21 @@ def test_what_is_under_way_is_told(muster: Run) -> None:
     assert "asked for by flights.deploy, manual" in out
     assert [line.split()[4] for line in out.splitlines() if line[1:2].isdigit()] == ["5", "95", "0"]
     assert "@3 at 5 %" in muster("deployments", "ls").out
+
+
+def test_a_release_whose_run_has_died_says_how_to_go_on(
+    muster: Run, world: World, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    status, ledger = world.deployment(NAME), FolderStore(home / "store").ledger
+    run = Origin(instance="here", dag_id="flights", run_id="muster__1")
+    release = replace(status.release, origin=replace(run, task_id="deploy"))
+    world.shift(NAME, status.shares, token=status.token, release=release)
+    ledger.note_run(run, going=True)
+    assert "has died" not in muster("deployments", "show", NAME).out
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now + 200)
+    out = muster("deployments", "show", NAME).out
+    assert "the run that drives it has died: `muster run flights --resume` goes on with it" in out
 
 
 def test_rollback_gives_the_traffic_back_and_says_what_serves(muster: Run, world: World) -> None:
