@@ -160,7 +160,7 @@ def test_both_scores_are_jobs_of_the_gate_and_one_that_is_kept_although_its_scor
 def test_a_score_is_taken_for_no_other_champion_and_no_other_candidate(home: EmbeddedHome) -> None:
     """A later try, which finds another one, must not adopt the job of the try before."""
     from muster.airflow import GateOperator
-    from muster.airflow.operators.champion import score
+    from muster.airflow.operators.gate import score
 
     keys: list[str] = []
     status = SimpleNamespace(job_id="a-1", result=SimpleNamespace(metrics={"auc": 0.8}))

@@ -51,7 +51,7 @@ LEFT_OUT = {"Role": ("command", "ends_with"), "Dimension": ("choices",), "Worker
 # and tried below.
 BY_HAND = {
     "airflow.embedded.asked": "wire.build",
-    "airflow.embedded.kept": "a RunResult in an envelope; what cannot be read is asked of Airflow",
+    "airflow.embedded.home": "a RunResult in an envelope; what cannot be read is asked of Airflow",
     "airflow.embedded.load": "a param that a user typed",
     "airflow.embedded.runs": "an Attempt, tried below",
     "airflow.lineage": "what Great Expectations says",

@@ -6,7 +6,10 @@ import re
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import Any
+
+from airflow.sdk.exceptions import AirflowRuntimeError
 
 from muster.core.status import JobState, JobStatus
 from muster.core.verdict import VERDICT_LINES, full_log
@@ -19,6 +22,7 @@ KEPT_LINES = 100
 LINE_LENGTH = 2000
 BURST_REASONS = 5
 REASON_SECONDS = 30.0
+_MARK_EVERY_SECONDS = 1.0
 
 # A rank's line begins with this, whatever the rank wrote; all else in a job's log is said by muster.
 _OF_A_RANK = "[rank "
@@ -155,6 +159,37 @@ class StateLog:
             return False
         self._reasons -= 1
         return True
+
+
+class Shown:
+    """How far ``muster run`` has shown a job's log, so that a run which goes on after a kill does not show all of it again.
+
+    It is a mark in Airflow's ``task_state_store``, which outlives the process; a task under a scheduler needs none, since
+    each of its tries has a log of its own, which is whole. It is behind by a second or two: what a kill kept from the screen is shown again rather than never.
+
+    :param key: the attempt's. :param job_id: a mark of another job does not count. :ivar before: the offset that is marked.
+    """
+
+    def __init__(
+        self, store: Any, key: str, job_id: str, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._store, self._key, self._job_id, self._clock = store, f"shown.{key}", job_id, clock
+        job, _, offset = str(store.get(self._key) or "").partition(" ")
+        self.before = self._next = int(offset) if job == job_id else 0
+        self._due = clock() + _MARK_EVERY_SECONDS
+
+    def note(self, offset: int) -> None:
+        """Take in that the log up to here was shown. Call it about once a second, also where nothing came."""
+        if self._clock() < self._due:
+            return
+        if self._next != self.before:
+            from airflow.sdk.execution_time.context import NEVER_EXPIRE
+
+            with suppress(
+                AirflowRuntimeError
+            ):  # refused where the task was cleared: its next try has another job
+                self._store.set(self._key, f"{self._job_id} {self._next}", retention=NEVER_EXPIRE)
+        self.before, self._next, self._due = self._next, offset, self._clock() + _MARK_EVERY_SECONDS
 
 
 def fit(line: str) -> str:

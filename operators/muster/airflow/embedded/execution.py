@@ -6,7 +6,7 @@ alone serves Airflow's API to its tasks, which the process that forks has only b
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from muster.airflow.attempts.watcher import LineListener, Watcher, watching
@@ -18,7 +18,9 @@ from muster.airflow.embedded.task_process import TaskOutcome
 if TYPE_CHECKING:
     from uuid import UUID
 
+    from airflow.callbacks.callback_requests import DagCallbackRequest
     from airflow.models.taskinstance import TaskInstance
+    from airflow.sdk import DAG
     from sqlalchemy.orm import Session
 
 
@@ -82,3 +84,35 @@ def fail_lost(ti: TaskInstance, task: Any, message: str, session: Session) -> No
     ti.task = task
     ti.handle_failure(message, session=session)
     session.commit()
+
+
+def call_back(dag: DAG, request: DagCallbackRequest, warn: Callable[[str], None]) -> None:
+    """Call ``on_success_callback`` or ``on_failure_callback`` of a Dag whose run has ended, as Airflow's Dag processor does.
+
+    :param dag: as its author wrote it: the scheduler's Dag has no functions.
+    :param warn: told of a callback that fails; the others are called all the same, and the run's state stays.
+    """
+    word = "on_failure_callback" if request.is_failure_callback else "on_success_callback"
+    callbacks: Any = getattr(dag, word) or ()
+    for callback in callbacks if isinstance(callbacks, Sequence) else (callbacks,):
+        try:
+            callback(_context(dag, request))
+        except Exception as error:  # whatever its author wrote
+            name = getattr(callback, "__name__", repr(callback))
+            warn(f"{word} {name} of Dag {dag.dag_id} failed: {type(error).__name__}: {error}")
+
+
+def _context(dag: DAG, request: DagCallbackRequest) -> dict[str, Any]:
+    from airflow.sdk.api.datamodels._generated import TIRunContext
+    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+
+    known = request.context_from_server
+    if known is None or known.last_ti is None:
+        return {"dag": dag, "run_id": request.run_id, "reason": request.msg}
+    task = dag.get_task(known.last_ti.task_id)
+    ti = RuntimeTaskInstance.model_construct(
+        **known.last_ti.model_dump(exclude_unset=True),
+        task=task,
+        _ti_context_from_server=TIRunContext.model_construct(dag_run=known.dag_run, max_tries=task.retries),
+    )
+    return {**ti.get_template_context(), "reason": request.msg}

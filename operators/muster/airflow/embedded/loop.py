@@ -17,8 +17,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from muster.airflow.attempts.watcher import called
-from muster.airflow.embedded.callbacks import call_back
-from muster.airflow.embedded.execution import Execution, fail_lost, prepare_forks
+from muster.airflow.embedded.execution import Execution, call_back, fail_lost, prepare_forks
 from muster.airflow.embedded.interruption import Interruption
 from muster.airflow.embedded.load import Loaded
 from muster.airflow.embedded.questions import OpenQuestions

@@ -8,7 +8,6 @@ from typing import Any, Protocol
 
 from muster.airflow.attempts.watcher import LineListener
 from muster.core.errors import SpecError
-from muster.core.status import JobStatus
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,32 +161,7 @@ class Silent:
 
     can_answer = False
 
-    def answer(self, question: Approval) -> tuple[str, ...] | None:
+    def beat(self, *_: Any, **__: Any) -> None:
         """Show nothing."""
 
-    def note(self, text: str) -> None:
-        """Show nothing."""
-
-    def warning(self, text: str) -> None:
-        """Show nothing."""
-
-    def run_started(self, run_id: str, tasks: Sequence[str]) -> None:
-        """Show nothing."""
-
-    def task_started(self, task: str, try_number: int, *, runs_a_job: bool) -> None:
-        """Show nothing."""
-
-    def job(self, task: str, status: JobStatus) -> None:
-        """Show nothing."""
-
-    def lines(self, task: str, lines: Sequence[str]) -> None:
-        """Show nothing."""
-
-    def instance_ended(self, instance: Instance) -> None:
-        """Show nothing."""
-
-    def task_ended(self, stage: Stage) -> None:
-        """Show nothing."""
-
-    def beat(self) -> None:
-        """Show nothing."""
+    answer = note = warning = run_started = task_started = job = lines = instance_ended = task_ended = beat

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -17,7 +17,9 @@ from muster.airflow.embedded.result import Deployed, Listener, RunResult, Silent
 from muster.airflow.embedded.stages import Stages
 from muster.core.errors import MusterError, SpecError
 from muster.core.names import nearest
+from muster.core.origin import Origin
 from muster.core.settings import Settings
+from muster.volumes.task_notes import EVERY_SECONDS
 
 if TYPE_CHECKING:
     from airflow.models.dagrun import DagRun
@@ -25,8 +27,11 @@ if TYPE_CHECKING:
 
     from muster.airflow.embedded.load import Loaded
     from muster.backends.base import Backend
+    from muster.volumes.protocols import Ledger
 
 Resume = Literal["keep", "strict"]
+# After a note that failed: the run does nothing else while it waits for the store.
+_AGAIN_SECONDS = 5 * EVERY_SECONDS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -279,9 +284,7 @@ class _Runner:
     def _noted(self, run: DagRun, *, kept: frozenset[str], only: str | None = None) -> RunResult:
         """Run it, and note meanwhile in the store that it goes on."""
         from muster.airflow.embedded.preload import import_all
-        from muster.airflow.embedded.run_note import noted
         from muster.airflow.site import instance
-        from muster.core.origin import Origin
 
         import_all(self._backend.place.package)
         origin = Origin(instance=instance(self._home.settings), dag_id=run.dag_id, run_id=run.run_id)
@@ -353,3 +356,30 @@ def _deployed(results: Iterable[Any]) -> Iterator[Deployed]:
     for result in results:
         if isinstance(result, Mapping) and all(field in result for field in fields):
             yield Deployed(**{field: result[field] for field in fields})
+
+
+@contextmanager
+def noted(ledger: Ledger, run: Origin, warn: Callable[[str], None]) -> Iterator[Callable[[], None]]:
+    """Note that a run goes on until the context ends; yield what is to be called again and again meanwhile.
+
+    :param warn: told once where the store takes no note.
+    """
+    due, failed = 0.0, False
+
+    def note(*, going: bool = True) -> None:
+        nonlocal due, failed
+        if going and time.monotonic() < due:
+            return
+        try:
+            ledger.note_run(run, going=going)
+            due = time.monotonic() + EVERY_SECONDS
+        except MusterError as error:
+            if not failed:
+                warn(f"`muster runs` and the page do not show that this run goes on: {error}")
+            due, failed = time.monotonic() + _AGAIN_SECONDS, True
+
+    note()
+    try:
+        yield note
+    finally:
+        note(going=False)

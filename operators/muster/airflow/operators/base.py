@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
@@ -445,13 +446,11 @@ class MusterOperator(BaseOperator, metaclass=AuthorKeywords):
 
     def warn(self, text: str) -> None:
         """Put a warning into the task's log, and show it to the person who watches a ``muster run``."""
-        self.log.warning("%s", text)
-        if self.listener is not None:
-            self.listener.lines(self._called, [f"[muster] {text}"])
+        self.tell(text, logging.WARNING)
 
-    def tell(self, text: str) -> None:
+    def tell(self, text: str, level: int = logging.INFO) -> None:
         """Put a line into the task's log, and show it to the person who watches a ``muster run``."""
-        self.log.info("%s", text)
+        self.log.log(level, "%s", text)
         if self.listener is not None:
             self.listener.lines(self._called, [f"[muster] {text}"])
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from tests.unit.airflow.attempts.notes import Notes
 
-from muster.airflow.attempts.shown import Shown
+from muster.airflow.attempts.log import Shown
 
 
 def test_a_mark_is_behind_what_was_shown_and_counts_for_its_job_alone() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.airflow.embedded.kept import Kept
+from muster.airflow.embedded.home import Kept
 from muster.airflow.embedded.result import Deployed, RunResult, Stage
 
 STAGE = Stage(

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from muster.airflow.embedded import run_note
+from muster.airflow.embedded import runner
 from muster.core.errors import Unreachable
 from muster.core.origin import Origin
 from muster.volumes.protocols import Ledger
@@ -27,10 +27,10 @@ class Away:
 
 def test_a_run_is_noted_again_once_the_store_is_back(monkeypatch: pytest.MonkeyPatch) -> None:
     times = iter([0.0, 0.0, 60.0, 60.0, 120.0, 360.0, 360.0, 400.0, 660.0, 660.0, 700.0, 700.0])
-    monkeypatch.setattr(run_note.time, "monotonic", lambda: next(times))
+    monkeypatch.setattr(runner.time, "monotonic", lambda: next(times))
     ledger, warnings = Away(), list[Any]()
     run = Origin(instance="here", dag_id="flights", run_id="muster__1")
-    with run_note.noted(cast("Ledger", ledger), run, warnings.append) as beat:
+    with runner.noted(cast("Ledger", ledger), run, warnings.append) as beat:
         ledger.away = True
         for _ in range(3):  # at 60, 120 and 360
             beat()

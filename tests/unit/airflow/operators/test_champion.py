@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from muster.airflow.operators.champion import champion_of, trained_on
+from muster.airflow.operators.gate import champion_of, trained_on
 from muster.core.data import Pinned
 from muster.core.deployment import DeploymentStatus, Revision, RevisionState
 from muster.core.errors import NotFound, SpecError
