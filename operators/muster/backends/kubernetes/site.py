@@ -91,7 +91,8 @@ class ClusterSite:
         if self.queue is not None:
             check_label("queue", self.queue, length=63)
         self._check_images()
-        self._check_address()
+        check_url("store_url", self.store_url)
+        object.__setattr__(self, "store_url", self.store_url.rstrip("/"))
         self._check_numbers()
         _check("GPU resource", self.gpu_resource, _RESOURCE, "a resource such as nvidia.com/gpu")
         for variable in self.gpu_environment:
@@ -127,10 +128,6 @@ class ClusterSite:
         for name, reference in self.images.items():
             check_label("image", name)
             _check(f"image {name}", reference, _IMAGE, "a reference such as registry/path:tag")
-
-    def _check_address(self) -> None:
-        check_url("store_url", self.store_url)
-        object.__setattr__(self, "store_url", self.store_url.rstrip("/"))
 
     def hostname(self, deployment: str) -> str:
         """Return the host by which users ask for a deployment; empty where they ask an address."""

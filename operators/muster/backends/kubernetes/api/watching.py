@@ -115,9 +115,8 @@ class ChangeWatch:
                 said = self._say(error, said)
                 if not isinstance(error, BackendError):  # the kind is gone or another, so its versions are
                     version = None
-            if (
-                time.monotonic() - self._told > MUTE_SECONDS
-            ):  # a load balancer may end a watch before it counts as silent
+            # A load balancer may end a watch before it counts as silent.
+            if time.monotonic() - self._told > MUTE_SECONDS:
                 version = None
             self._closed.wait(pause)  # also where it ended well: a proxy may end every watch at once
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)

@@ -9,8 +9,8 @@ from typing import Any
 
 from muster.backends.kubernetes.cluster.facts import Cluster, Gangs, Node, Queue
 from muster.backends.kubernetes.cluster.quantities import (
-    PODS,
     Amounts,
+    but_pods,
     fits,
     how_many,
     is_device,
@@ -200,7 +200,7 @@ def _check_quota(cluster: Cluster, pod_sets: Sequence[PodSet], queue: Queue) -> 
     """Refuse what the queue's quota can never hold, however empty it is."""
     if queue.limits is None:
         return
-    asked = [_counted(pods) for pods in pod_sets]
+    asked = [but_pods(times(pods.needs, pods.count)) for pods in pod_sets]
     for pods, amounts in zip(pod_sets, asked, strict=True):
         _check_covered(pods, amounts, queue)
     for group in queue.groups:
@@ -223,11 +223,6 @@ def _check_group(
     if not any(_together(parts, chosen, queue) for chosen in itertools.product(*choices)):
         flavors = sorted({flavor for chosen in choices for flavor in chosen})
         raise CannotSchedule(_over_quota("the whole gang", total(parts), flavors, queue))
-
-
-def _counted(pods: PodSet) -> dict[str, float]:
-    """What a role asks of a quota: few sites count pods, and then they cover them by name."""
-    return {name: amount for name, amount in times(pods.needs, pods.count).items() if name != PODS}
 
 
 def _check_covered(pods: PodSet, amounts: Amounts, queue: Queue) -> None:
@@ -340,7 +335,7 @@ def _no_node(pods: PodSet, nodes: Sequence[Node]) -> str:
 
 
 def _needs(needs: Amounts) -> str:
-    return ", ".join(shown(name, amount) for name, amount in sorted(needs.items()) if name != PODS)
+    return ", ".join(shown(name, amount) for name, amount in sorted(but_pods(needs).items()))
 
 
 def _no_kueue(cluster: Cluster) -> str:

@@ -110,6 +110,16 @@ def _greater(one: Amounts, other: Amounts) -> dict[str, float]:
     return {name: max(one.get(name, 0.0), other.get(name, 0.0)) for name in {**one, **other}}
 
 
+def but_pods(amounts: Amounts) -> dict[str, float]:
+    """Return what is asked for without :data:`PODS`: few quotas count pods, and then they cover them by name."""
+    return {name: amount for name, amount in amounts.items() if name != PODS}
+
+
+def pod_set_requests(pod_set: Mapping[str, Any]) -> dict[str, float]:
+    """Return what all pods of one of a Workload's pod sets ask for, but for :data:`PODS`."""
+    return but_pods(times(pod_requests(pod_set["template"]["spec"]), int(pod_set.get("count") or 1)))
+
+
 def shown(name: str, amount: float) -> str:
     """Write an amount for people: ``12 nvidia.com/gpu``, ``2.5 cpu``, ``64 GiB memory``."""
     if name in (MEMORY, DISK):

@@ -49,15 +49,11 @@ def template(submission: wiring.Submission, role: Role) -> Document:
             "labels": labels.labels(
                 job, job_id=submission.job_id, attempt=submission.attempt, role=role.name
             ),
-            "annotations": {**labels.notes(job), **_uncounted(submission)},
+            # A Job leaves the count out while it is 0, and no path may be made of what is not there.
+            "annotations": {**labels.notes(job), **({labels.IGNORED: "0"} if submission.single else {})},
         },
         "spec": spec,
     }
-
-
-def _uncounted(submission: wiring.Submission) -> dict[str, str]:
-    """What a Job leaves out while it is 0, and no path may be made of what is not there."""
-    return {labels.IGNORED: "0"} if submission.single else {}
 
 
 def identity(site: ClusterSite) -> Document:

@@ -28,19 +28,8 @@ from muster.backends.kubernetes.cluster.facts import Flavor, Queue
 from muster.backends.kubernetes.labels import JOB as JOB_LABEL
 from muster.backends.kubernetes.labels import selector
 from muster.backends.kubernetes.site import ClusterSite
+from muster.backends.kubernetes.state import queueing
 from muster.backends.kubernetes.state.outlook import ClusterDocuments, with_queues, without_queues
-from muster.backends.kubernetes.state.queueing import (
-    asked_places,
-    cards_of,
-    gpus,
-    held,
-    queue_of,
-    reckoned_places,
-    runs,
-    shares,
-    unplaced,
-    waiting,
-)
 from muster.backends.kubernetes.state.seen import JobObjects
 from muster.core.errors import BackendError, Forbidden, MusterError
 from muster.core.job import NORMAL, JobSpec
@@ -77,9 +66,9 @@ class ClusterCapacity:
             queues = pool.submit(readable, self._client, kinds.CLUSTER_QUEUE) if kueue else None
             flavors = pool.submit(readable, self._client, kinds.RESOURCE_FLAVOR) if kueue else None
             known = {flavor.name: flavor for flavor in map(Flavor.of, _found(flavors))}
-            owned = shares(_found(queues), known, resource=self._resource)
+            owned = queueing.shares(_found(queues), known, resource=self._resource)
             everywhere, found = pods.result()
-            counted = gpus(nodes.result(), found, resource=self._resource)
+            counted = queueing.gpus(nodes.result(), found, resource=self._resource)
         if everywhere:
             return replace(counted, shares=owned)
         return replace(
@@ -99,19 +88,21 @@ class ClusterCapacity:
             roots = [kind for kind in (kinds.JOB, kinds.JOB_SET) if serves(served, kind)]
             heads = [pool.submit(self._heads, kind) for kind in roots]
             if not serves(served, kinds.WORKLOAD):
-                return Queues(lines=(), waiting=unplaced(self._our_pods(), owners=_all(heads)))
+                return Queues(lines=(), waiting=queueing.unplaced(self._our_pods(), owners=_all(heads)))
             local = pool.submit(self._client.find, kinds.LOCAL_QUEUE, namespace=self._namespace)
             workloads = self._client.find(kinds.WORKLOAD, namespace=self._namespace)
-            places = reckoned_places(workloads)
+            places = queueing.reckoned_places(workloads)
             if serves(served, kinds.QUEUE_VIEW):
-                lengths = Counter(queue for each in held(workloads) if (queue := queue_of(each)))
+                lengths = Counter(
+                    queue for each in queueing.held(workloads) if (queue := queueing.queue_of(each))
+                )
                 for told in pool.map(self._places, lengths, lengths.values()):
                     places |= told
             flavors = {
                 each.name: each
                 for each in map(Flavor.of, readable(self._client, kinds.RESOURCE_FLAVOR) or ())
             }
-            found = waiting(workloads, owners=_all(heads), places=places, flavors=flavors)
+            found = queueing.waiting(workloads, owners=_all(heads), places=places, flavors=flavors)
             return Queues(lines=_lines(local.result(), workloads, found), waiting=found)
 
     def outlook(self, jobs: Sequence[JobSpec] = (), *, found: ClusterDocuments | None = None) -> Competition:
@@ -171,7 +162,7 @@ class ClusterCapacity:
         for pod in self._our_pods() if job_ids else ():
             job_id, node = pod["metadata"]["labels"][JOB_LABEL], pod["spec"].get("nodeName")
             if job_id in job_ids and node and "deletionTimestamp" not in pod["metadata"]:
-                cards.setdefault(job_id, Counter())[node] += cards_of(pod, self._resource)
+                cards.setdefault(job_id, Counter())[node] += queueing.cards_of(pod, self._resource)
         return {
             job_id: tuple(HeldResources(node=node, gpus=count) for node, count in sorted(nodes.items()))
             for job_id, nodes in cards.items()
@@ -214,7 +205,7 @@ class ClusterCapacity:
         except MusterError as error:  # the other queues are shown all the same
             log.warning("%s; its places are reckoned", error)
             return {}
-        return asked_places(told or {})
+        return queueing.asked_places(told or {})
 
 
 def _found(asked: Future[tuple[Document, ...] | None] | None) -> Sequence[Document]:
@@ -238,7 +229,7 @@ def _lines(
     queues: Iterable[Document], workloads: Iterable[Document], waits: Iterable[WaitingJob]
 ) -> tuple[Line, ...]:
     before = Counter(each.queue for each in waits)
-    inside = Counter(queue_of(each) for each in workloads if runs(each))
+    inside = Counter(queueing.queue_of(each) for each in workloads if queueing.runs(each))
     found = [Queue.of(each, {}) for each in queues]
     return tuple(
         Line(

@@ -28,6 +28,7 @@ _ASSIGN = re.compile(r"^couldn't assign flavors to pod set ([^:]+): ")
 _NOT_ASSIGNED = "; couldn't assign"
 _MISMATCH = re.compile(r"flavor (\S+) doesn't match node affinity")
 _NO_NODE = re.compile(r"no topology domains at level: (\S+)")
+_NOT_LOOKED = "the scheduler has not looked yet"
 _LAST = "Kueue tells only of what it tried last"
 _EVICTED = {
     "Preempted": "was preempted by a job of higher priority and waits again",
@@ -124,7 +125,8 @@ def _state(
     if seen.workload is None and seen.root["spec"].get("suspend"):
         return JobState.QUEUED, "waits until Kueue has seen it"
     if seen.workload is None and pods and not any(pod.node or pod.gated for pod in pods):
-        return JobState.QUEUED, f"waits for nodes: {_why_unplaced(pods)}"
+        unplaced = (pod.unplaced for pod in pods if pod.unplaced)
+        return JobState.QUEUED, f"waits for nodes: {next(unplaced, _NOT_LOOKED)}"
     return _placed(job, pods, restarts=seen.restarts)
 
 
@@ -144,10 +146,6 @@ def _count(replicas: int) -> str:
     return "1 replica" if replicas == 1 else f"{replicas} replicas"
 
 
-def _why_unplaced(pods: Sequence[SeenPod]) -> str:
-    return next((pod.unplaced for pod in pods if pod.unplaced), "the scheduler has not looked yet")
-
-
 def _hindrance(pods: Sequence[SeenPod]) -> str:
     """What keeps the replica that is furthest from running."""
     waiting = [pod for pod in pods if not pod.runs and not pod.sealed]
@@ -165,7 +163,7 @@ def _of_pod(pod: SeenPod) -> tuple[int, str]:
     if pod.gated:
         return 4, f"Kueue chooses a node for {pod.replica}"
     if not pod.node:
-        return 2, f"{pod.replica} waits for a node: {pod.unplaced or 'the scheduler has not looked yet'}"
+        return 2, f"{pod.replica} waits for a node: {pod.unplaced or _NOT_LOOKED}"
     where = f"{pod.replica} on node {pod.node}"
     for container in pod.containers:
         if container.waiting_message:

@@ -18,9 +18,9 @@ from muster.backends.kubernetes.cluster.quantities import (
     CPU,
     GIB,
     MEMORY,
-    PODS,
     is_device,
     pod_requests,
+    pod_set_requests,
     quantity,
     times,
     total,
@@ -92,11 +92,11 @@ def with_queues(
     """
     places, titles = _Places(found), _titles(found.roots)
     running = [_admitted(each, places, titles) for each in found.workloads if runs(each)]
-    waiting = [_held(each, places, titles) for each in held(found.workloads) if _is_active(each)]
+    waits = [each for each in held(found.workloads) if each["spec"].get("active", True)]
     return Competition(
         pools=places.pools,
         running=(*running, *places.others(running)),
-        waiting=tuple(waiting),
+        waiting=tuple(_held(each, places, titles) for each in waits),
         passed_seconds=places.strict,
         turnover_seconds=_TURNOVER_SECONDS,
         planned=tuple(
@@ -298,7 +298,7 @@ def _admitted(workload: Mapping[str, Any], places: _Places, titles: _Titles) -> 
 def _held(workload: Mapping[str, Any], places: _Places, titles: _Titles) -> Demand:
     spec, team = workload["spec"], places.team(queue_of(workload))
     parts = [
-        PodNeeds(needs=_counted(each), classes=frozenset(gpu_classes(each["template"]["spec"])))
+        PodNeeds(needs=pod_set_requests(each), classes=frozenset(gpu_classes(each["template"]["spec"])))
         for each in spec.get("podSets") or ()
     ]
     return Demand(
@@ -308,15 +308,6 @@ def _held(workload: Mapping[str, Any], places: _Places, titles: _Titles) -> Dema
         priority=int(spec.get("priority") or 0),
         since=seconds(workload["metadata"].get("creationTimestamp")) or 0.0,
     )
-
-
-def _counted(pod_set: Mapping[str, Any]) -> dict[str, float]:
-    needs = times(pod_requests(pod_set["template"]["spec"]), int(pod_set.get("count") or 1))
-    return {name: amount for name, amount in needs.items() if name != PODS}
-
-
-def _is_active(workload: Mapping[str, Any]) -> bool:
-    return bool(workload["spec"].get("active", True))
 
 
 def _named(workload: Mapping[str, Any], titles: _Titles) -> dict[str, Any]:

@@ -9,7 +9,13 @@ from typing import Any
 
 from muster.backends.capacity import NO_CLASS, Cards, Gpus, QueuePlace, Share, WaitingJob
 from muster.backends.kubernetes.cluster.facts import Flavor, Node, condition, holds, quotas
-from muster.backends.kubernetes.cluster.quantities import PODS, pod_requests, quantity, times, total
+from muster.backends.kubernetes.cluster.quantities import (
+    but_pods,
+    pod_requests,
+    pod_set_requests,
+    quantity,
+    total,
+)
 from muster.backends.kubernetes.labels import JOB, NAME, QUEUE
 from muster.backends.kubernetes.state.observe import waits_for
 from muster.backends.kubernetes.state.seen import seconds
@@ -160,19 +166,11 @@ def _waiting(
         priority=int(spec.get("priority") or 0),
         since=seconds(metadata.get("creationTimestamp")) or 0.0,
         why=why,
-        needs=MappingProxyType(_needs(spec)),
+        needs=MappingProxyType(total(map(pod_set_requests, spec.get("podSets") or ()))),
         title=(head.get("annotations") or {}).get(NAME, ""),
         job_id=(head.get("labels") or {}).get(JOB),
         place=places.get(_name(workload)),
     )
-
-
-def _needs(spec: Mapping[str, Any]) -> dict[str, float]:
-    sets = spec.get("podSets") or ()
-    wanted = total(
-        times(pod_requests(each["template"]["spec"]), int(each.get("count") or 1)) for each in sets
-    )
-    return {name: amount for name, amount in wanted.items() if name != PODS}
 
 
 def _order(each: WaitingJob) -> tuple[object, ...]:
@@ -200,7 +198,7 @@ def unplaced(
 
 def _without_node(pods: Sequence[Mapping[str, Any]], head: Mapping[str, Any]) -> WaitingJob:
     said = (condition(pod, "PodScheduled").get("message") for pod in pods)
-    needs = total(pod_requests(pod["spec"]) for pod in pods)
+    needs = but_pods(total(pod_requests(pod["spec"]) for pod in pods))
     return WaitingJob(
         name=head["name"],
         namespace=head["namespace"],
@@ -208,7 +206,7 @@ def _without_node(pods: Sequence[Mapping[str, Any]], head: Mapping[str, Any]) ->
         priority=int(pods[0]["spec"].get("priority") or 0),
         since=min(seconds(pod["metadata"].get("creationTimestamp")) or 0.0 for pod in pods),
         why=next((text for text in said if text), "the scheduler has not looked yet"),
-        needs=MappingProxyType({name: amount for name, amount in needs.items() if name != PODS}),
+        needs=MappingProxyType(needs),
         title=(head.get("annotations") or {}).get(NAME, ""),
         job_id=pods[0]["metadata"]["labels"][JOB],
     )
