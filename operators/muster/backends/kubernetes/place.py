@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -32,6 +33,7 @@ class NamedCluster(NamedTuple):
     access: Callable[[], Access]
 
 
+@dataclass(eq=False)
 class ClusterPlace:
     """A cluster. One watch a kind follows it, however many jobs are asked about, from the first that is watched.
 
@@ -43,24 +45,16 @@ class ClusterPlace:
 
     name, here, package, used = "cluster", False, "muster.backends.kubernetes", True
 
-    def __init__(
-        self,
-        find: Callable[[], NamedCluster],
-        *,
-        settings: Settings,
-        serve_here: Callable[[ServiceStore], Deployments],
-        resolve: Resolve,
-        patience_seconds: float,
-    ) -> None:
-        self._find = find
-        self.settings = settings
-        self._serve_here = serve_here
-        self._resolve = resolve
-        self._patience_seconds = patience_seconds
+    find: Callable[[], NamedCluster]
+    _: KW_ONLY
+    settings: Settings
+    serve_here: Callable[[ServiceStore], Deployments]
+    resolve: Resolve
+    patience_seconds: float
 
     @cached_property
     def _named(self) -> NamedCluster:
-        return self._find()
+        return self.find()
 
     @property
     def written(self) -> ClusterSettings:
@@ -72,7 +66,7 @@ class ClusterPlace:
         """What asks its API server."""
         from muster.backends.kubernetes.api.client import Client
 
-        return Client(self._named.access(), patience_seconds=self._patience_seconds)
+        return Client(self._named.access(), patience_seconds=self.patience_seconds)
 
     @cached_property
     def store(self) -> ServiceStore:
@@ -81,7 +75,7 @@ class ClusterPlace:
         name = hashlib.sha256(f"{url} {self.written.site.namespace}".encode()).hexdigest()[:16]
         cache = self.settings.cache / "stores" / name
         return service_store(
-            url, self.settings, token=token, cache=cache, patience_seconds=self._patience_seconds
+            url, self.settings, token=token, cache=cache, patience_seconds=self.patience_seconds
         )
 
     @cached_property
@@ -89,7 +83,7 @@ class ClusterPlace:
         """What runs jobs."""
         from muster.backends.kubernetes.runner import KubernetesRunner
 
-        return KubernetesRunner(self.client, site=self.written.site, store=self.store, resolve=self._resolve)
+        return KubernetesRunner(self.client, site=self.written.site, store=self.store, resolve=self.resolve)
 
     @cached_property
     def capacity(self) -> ClusterCapacity:
@@ -102,7 +96,7 @@ class ClusterPlace:
     def deployments(self) -> Deployments:
         """The deployments: served on the cluster where its site says so, else on this machine."""
         if self.written.site.serving is None:
-            return self._serve_here(self.store)
+            return self.serve_here(self.store)
         from muster.backends.kubernetes.serving.platform import ClusterPlatform
         from muster.backends.releases.deployments import Deployments
 

@@ -182,7 +182,6 @@ def _superseded(revision: str, status: DeploymentStatus) -> Outcome:
 
 
 def _passed_by(status: DeploymentStatus) -> str:
-    """Say who came after."""
     if status.release:
         return f"superseded by {status.release.revision}, which {status.release.by} asked for"
     shared = ", ".join(f"{name} {percent} %" for name, percent in status.shares.items())

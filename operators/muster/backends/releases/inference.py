@@ -67,7 +67,6 @@ def told(data: bytes) -> str:
 
 
 def _document(status: int, data: bytes) -> Mapping[str, Any]:
-    """Read an answer that is a document. :raises DeploymentError: it is none."""
     with suppress(ValueError):
         found = json.loads(data)
         if status == HTTPStatus.OK and isinstance(found, dict):

@@ -15,6 +15,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import KW_ONLY, dataclass
 from secrets import token_hex
 from typing import Any
 
@@ -44,6 +45,7 @@ _GONE_SECONDS, _PAUSE_SECONDS = 60.0, 0.2  # a root goes after its pods, and tho
 _NOT_MADE, _DOCTOR = "check", "doctor"  # job_ids of what is tried out alone
 
 
+@dataclass(eq=False)
 class Submitter:
     """Checks jobs, and makes their objects.
 
@@ -51,22 +53,13 @@ class Submitter:
     :param size: returns with how many replicas an elastic gang is submitted; None for all.
     """
 
-    def __init__(
-        self,
-        client: Client,
-        *,
-        site: ClusterSite,
-        store: ServiceStore,
-        survey: Survey,
-        resolve: Resolve,
-        size: Callable[[JobSpec, str], int | None],
-    ) -> None:
-        self._client = client
-        self._site = site
-        self._store = store
-        self._survey = survey
-        self._resolve = resolve
-        self._size = size
+    client: Client
+    _: KW_ONLY
+    site: ClusterSite
+    store: ServiceStore
+    survey: Survey
+    resolve: Resolve
+    size: Callable[[JobSpec, str], int | None]
 
     def check(self, job: JobSpec) -> tuple[str, ...]:
         """Refuse what can never run; return warnings. Nothing is made, in the cluster or in the ledger.
@@ -80,18 +73,18 @@ class Submitter:
                 "submit it without an interpreter"
             )
         try:
-            return self._checked(job, self._survey.cluster())
+            return self._checked(job, self.survey.cluster())
         except SpecError:  # what was missing a moment ago may have been made meanwhile
-            return self._checked(job, self._survey.cluster(younger_than=0.0))
+            return self._checked(job, self.survey.cluster(younger_than=0.0))
 
     def _checked(self, job: JobSpec, cluster: Cluster) -> tuple[str, ...]:
-        check_place(cluster, claim=self._site.claim)
+        check_place(cluster, claim=self.site.claim)
         if job.elastic and not cluster.job_set:
             raise CannotSchedule(
                 f"job {job.name} is a gang of up to {job.replicas} replicas, and this cluster has no JobSets: "
                 "install JobSet 0.12 or newer, or give it one replica"
             )
-        queue = choose_queue(cluster, job.queue or self._site.queue, gang=job.replicas > 1)
+        queue = choose_queue(cluster, job.queue or self.site.queue, gang=job.replicas > 1)
         made = self._written(job, cluster, job_id=_NOT_MADE)
         least = self._written(job.sized(job.least), cluster, job_id=_NOT_MADE)
         warnings = check_job(
@@ -99,9 +92,9 @@ class Submitter:
             pod_sets(least.owner, job),
             queue=queue,
             priority=job.priority,
-            partial_starts=self._site.partial_starts,
+            partial_starts=self.site.partial_starts,
         )
-        try_out(self._client, made)
+        try_out(self.client, made)
         return warnings
 
     def submit(self, job: JobSpec, status: JobStatus) -> None:
@@ -119,20 +112,20 @@ class Submitter:
                     f"`kubectl get jobsets,jobs,pods --selector={labels.JOB}={job_id}`, then submit it again"
                 )
             time.sleep(_PAUSE_SECONDS)  # the pace of asking, until they are deleted or the deadline above
-            status = self._store.ledger.status(job_id)
+            status = self.store.ledger.status(job_id)
 
     def go_on(self, job: JobSpec, job_id: str) -> bool:
         """Make what there is not of a job's current attempt, without waiting.
 
         :return: whether it is all there; else something of an earlier attempt is still in the way.
         """
-        attempt, taken = self._store.attempt(job_id)  # before the look: what pods have asked for was made
-        found = find_root(self._client, job, job_id, namespace=self._site.namespace)
+        attempt, taken = self.store.attempt(job_id)  # before the look: what pods have asked for was made
+        found = find_root(self.client, job, job_id, namespace=self.site.namespace)
         with suppress(Conflict):  # another of us was quicker, or all have sealed: look again
             if found is not None:
                 return self._stands(job, job_id, found, attempt=attempt, taken=taken)
             if taken or not attempt:
-                attempt = self._store.begin(job_id, after=attempt, replicas=self._size(job, job_id))
+                attempt = self.store.begin(job_id, after=attempt, replicas=self.size(job, job_id))
             self._make(job, job_id, attempt)
             return True
         return False
@@ -144,7 +137,7 @@ class Submitter:
         if taken and attempt_of(root) <= attempt:  # a gang that is started again begins attempts, too
             return True
         if attempt_of(root) < attempt:
-            delete_root(self._client, root)
+            delete_root(self.client, root)
             return False
         if not self._is_whole(root):
             self._add(self._documents(job, job_id, attempt_of(root), secret=secret_of(root)), root)
@@ -152,47 +145,47 @@ class Submitter:
 
     def _is_whole(self, root: Document) -> bool:
         """Whether a root's Secret, which is made last, is there. This takes no right to read Secrets."""
-        secret = {"name": secret_of(root), "namespace": self._site.namespace}
+        secret = {"name": secret_of(root), "namespace": self.site.namespace}
         try:
-            self._client.create(SECRET.document(secret), dry_run=True)
+            self.client.create(SECRET.document(secret), dry_run=True)
         except Conflict:
             return True
         return False
 
     def _make(self, job: JobSpec, job_id: str, attempt: int) -> None:
         """Make a root and what it owns. :raises Conflict: there is one."""
-        self._store.equip(job_id, worker=zipapp())
-        lease_inputs(job, self._store, job_id=job_id)
+        self.store.equip(job_id, worker=zipapp())
+        lease_inputs(job, self.store, job_id=job_id)
         # Each root has a Secret of its own: that of one which was deleted may be there for a while.
         secret = f"{labels.secret_name(job_id)}-{token_hex(3)}"
         made = self._documents(job, job_id, attempt, secret=secret)
-        self._add(made, self._client.create(made.owner))
+        self._add(made, self.client.create(made.owner))
 
     def _documents(self, job: JobSpec, job_id: str, attempt: int, *, secret: str) -> Documents:
         seconds = job.queue_timeout_seconds + job.run_timeout_seconds + _TOKEN_SECONDS
-        token = self._store.token(job_id, attempt=attempt, lifetime_seconds=seconds)
+        token = self.store.token(job_id, attempt=attempt, lifetime_seconds=seconds)
         if job.elastic:
-            job = job.sized(self._store.size(job_id) or job.replicas)
+            job = job.sized(self.store.size(job_id) or job.replicas)
         return self._written(
-            job, self._survey.cluster(), job_id=job_id, attempt=attempt, token=token, secret=secret
+            job, self.survey.cluster(), job_id=job_id, attempt=attempt, token=token, secret=secret
         )
 
     def _written(self, job: JobSpec, cluster: Cluster, *, job_id: str, **how: Any) -> Documents:
-        wanted, values = job.queue or self._site.queue, secret_values(job, self._resolve)
-        return _written(job, cluster, site=self._site, wanted=wanted, job_id=job_id, values=values, **how)
+        wanted, values = job.queue or self.site.queue, secret_values(job, self.resolve)
+        return _written(job, cluster, site=self.site, wanted=wanted, job_id=job_id, values=values, **how)
 
     def _add(self, made: Documents, owner: Document) -> None:
         """Make what a root owns. :raises Conflict: a PodGroup is there that goes with a root of before."""
         for document in made.owned:
             try:
-                self._client.create(owned_by(document, owner))
+                self.client.create(owned_by(document, owner))
             except Conflict:  # the name is its job's own: it is there already
                 if document["kind"] == POD_GROUP.name and not self._is_owned(document, owner):
                     raise
 
     def _is_owned(self, document: Document, owner: Document) -> bool:
         metadata = document["metadata"]
-        found = self._client.get(kind_of(document), metadata["name"], namespace=metadata["namespace"])
+        found = self.client.get(kind_of(document), metadata["name"], namespace=metadata["namespace"])
         owners = (found or {}).get("metadata", {}).get("ownerReferences") or ()
         return any(each["uid"] == owner["metadata"]["uid"] for each in owners)
 

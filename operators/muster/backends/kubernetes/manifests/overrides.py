@@ -86,7 +86,6 @@ def _texts(value: object, path: str) -> Mapping[str, Any]:
 
 
 def _name_of(each: Mapping[str, Any], path: str) -> str:
-    """Return the name of a mapping in a list. :raises SpecError: it has none."""
     name = each.get("name")
     if not isinstance(name, str) or not name:
         raise SpecError(f"pod override {path}.name: need a name, found {name!r:.60}")

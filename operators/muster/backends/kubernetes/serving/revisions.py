@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import KW_ONLY, dataclass
 from typing import TypeAlias
 
 from muster.backends.kubernetes.api import kinds
@@ -14,7 +15,7 @@ from muster.backends.kubernetes.cluster.discovery import Survey
 from muster.backends.kubernetes.cluster.facts import holds
 from muster.backends.kubernetes.labels import selector
 from muster.backends.kubernetes.serving import names
-from muster.backends.kubernetes.serving.kinds import card_classes, platform_of
+from muster.backends.kubernetes.serving.kinds import ServingPlatform, card_classes, platform_of
 from muster.backends.kubernetes.serving.route import Route
 from muster.backends.kubernetes.serving.server import Server, code, grpc_service
 from muster.backends.kubernetes.serving.status import RevisionObjects, revision_status
@@ -39,6 +40,7 @@ RevisionsSeen: TypeAlias = Mapping[Name, RevisionObjects]
 """What there was of some revisions at one look."""
 
 
+@dataclass(eq=False)
 class ClusterRevisions:
     """The revisions of one namespace's deployments. Safe to share between threads.
 
@@ -46,23 +48,17 @@ class ClusterRevisions:
     :param now: seconds since the epoch.
     """
 
-    def __init__(
-        self,
-        client: Client,
-        site: ClusterSite,
-        survey: Survey,
-        *,
-        maker: Client,
-        now: Callable[[], float],
-        sleep: Callable[[float], None],
-    ) -> None:
-        self._client = client
-        self._site = site
-        self._platform = platform_of(site)
-        self._survey = survey
-        self._maker = maker
-        self._now = now
-        self._sleep = sleep
+    client: Client
+    site: ClusterSite
+    survey: Survey
+    _: KW_ONLY
+    maker: Client
+    now: Callable[[], float]
+    sleep: Callable[[float], None]
+
+    @property
+    def _platform(self) -> ServingPlatform:
+        return platform_of(self.site)
 
     def rehearse(self, live: BookEntry) -> None:
         """Have a revision checked by the API server and the platform's webhooks, and make nothing.
@@ -75,7 +71,7 @@ class ClusterRevisions:
             documents.append(grpc_service(server))
         for document in documents:
             with suppress(Conflict):  # it is there
-                self._maker.create(document, dry_run=True)
+                self.maker.create(document, dry_run=True)
 
     def make(self, live: BookEntry) -> None:
         """Make what there is not of a revision: its one object, the code that its pods wait for, and a Service of gRPC.
@@ -85,7 +81,7 @@ class ClusterRevisions:
         server = self._server(live)
         document = self._platform.manifest(server)
         try:
-            made = self._maker.create(document)
+            made = self.maker.create(document)
         except Conflict:
             made, anew = self._there(server, document), False
         else:
@@ -101,35 +97,35 @@ class ClusterRevisions:
         :raises BackendError: another object has that name.
         """
         name = document["metadata"]["name"]
-        deadline = self._now() + (_OWNED_SECONDS if anew else 0.0)
+        deadline = self.now() + (_OWNED_SECONDS if anew else 0.0)
         while True:
             try:
-                self._maker.create(document)
+                self.maker.create(document)
             except Conflict:
-                found = self._client.get(kind, name, namespace=self._site.namespace)
+                found = self.client.get(kind, name, namespace=self.site.namespace)
                 if found is not None and _owners(found) == _owners(document):
                     return
-                if found is not None and self._now() >= deadline:
+                if found is not None and self.now() >= deadline:
                     raise BackendError(
-                        f"{kind.name} {name} in namespace {self._site.namespace} is in the way: the revision needs that name for one of its "
+                        f"{kind.name} {name} in namespace {self.site.namespace} is in the way: the revision needs that name for one of its "
                         "own; delete it, or deploy under another name"
                     ) from None
-                self._sleep(_LOOK_SECONDS)
+                self.sleep(_LOOK_SECONDS)
             else:
                 return
 
     def _has_grpc_service(self, live: BookEntry) -> bool:
-        return bool(live.spec.grpc and self._site.gateway)
+        return bool(live.spec.grpc and self.site.gateway)
 
     def without_grpc_service(self, route: Route) -> list[BookEntry]:
         """Return the revisions of a route that answer gRPC, and of which the Service for it is gone."""
-        place, names_of = self._site.namespace, names.revision_name
+        place, names_of = self.site.namespace, names.revision_name
         return [
             live
             for live in route.live
             if self._has_grpc_service(live)
             and live.name in route.shares
-            and self._client.get(
+            and self.client.get(
                 kinds.SERVICE,
                 names.grpc_service_name(names_of(route.name, live.name, namespace=place)),
                 namespace=place,
@@ -152,11 +148,11 @@ class ClusterRevisions:
     def look(self, routes: Iterable[Route]) -> RevisionsSeen:
         """Return the objects of every revision of some routes."""
         there = [(route.name, live.name) for route in routes for live in route.live]
-        return _look(self._client, there, kind=self._platform.kind, namespace=self._site.namespace)
+        return _look(self.client, there, kind=self._platform.kind, namespace=self.site.namespace)
 
     def statuses(self, route: Route, seen: RevisionsSeen | None = None) -> tuple[Revision, ...]:
         """Return the status of every revision of a route, newest first. :param seen: by a look just now."""
-        seen, now, release = seen or self.look([route]), self._now(), route.release
+        seen, now, release = seen or self.look([route]), self.now(), route.release
         taken_back = release.revision if release and release.failed else None
         return tuple(
             revision_status(
@@ -181,7 +177,7 @@ class ClusterRevisions:
         return [pod for pod in found if _can_be_asked(pod) and holds(pod, "Ready")]
 
     def _pods(self, wanted: Mapping[str, str]) -> tuple[Document, ...]:
-        return self._client.find(kinds.POD, namespace=self._site.namespace, labels=selector(wanted))
+        return self.client.find(kinds.POD, namespace=self.site.namespace, labels=selector(wanted))
 
     def pods_seen(self, route: Route, seen: RevisionsSeen) -> list[Document]:
         """Return the pods of a route's revisions that can be asked, as a look found them."""
@@ -194,12 +190,12 @@ class ClusterRevisions:
         :param upto: the number of the newest one to delete: newer revisions, begun meanwhile, stay.
         :param but: these stay.
         """
-        kind, place = self._platform.kind, self._site.namespace
+        kind, place = self._platform.kind, self.site.namespace
         for found in self._left(kind, name):
             metadata = found["metadata"]
             revision = metadata["labels"].get(names.REVISION, "")
             if revision not in but and number(revision) <= upto:
-                self._client.delete(kind, metadata["name"], namespace=place, uid=metadata["uid"])
+                self.client.delete(kind, metadata["name"], namespace=place, uid=metadata["uid"])
 
     def newest(self, name: str) -> int:
         """Return the number of the newest revision that is there, also where no route tells of it; 0 where none is."""
@@ -217,8 +213,8 @@ class ClusterRevisions:
             _GONE_SECONDS,
             first=_LOOK_SECONDS,
             longest=_LONGEST_LOOK_SECONDS,
-            clock=self._now,
-            sleep=self._sleep,
+            clock=self.now,
+            sleep=self.sleep,
         )
         while left := [*self._left(self._platform.kind, name), *self._left(kinds.POD, name)]:
             graces = (_GONE_SECONDS + _grace_seconds(each) for each in left)
@@ -232,17 +228,17 @@ class ClusterRevisions:
 
     def _left(self, kind: Kind, name: str) -> tuple[Document, ...]:
         wanted = selector(names.of_deployment(name))
-        return self._client.find(kind, namespace=self._site.namespace, labels=wanted, heads=True)
+        return self.client.find(kind, namespace=self.site.namespace, labels=wanted, heads=True)
 
     def _server(self, live: BookEntry) -> Server:
-        classes = card_classes(self._survey.cluster())
+        classes = card_classes(self.survey.cluster())
         key = new_token() if live.spec.guarded else ""  # its pods tell it again: see .replicas
-        return Server(spec=live.spec, revision=live.name, site=self._site, gpu_classes=classes, key=key)
+        return Server(spec=live.spec, revision=live.name, site=self.site, gpu_classes=classes, key=key)
 
     def _there(self, server: Server, document: Document) -> Document:
         """Return the object that is there. :raises BackendError: it is not what is wanted, or goes."""
-        place = self._site.namespace
-        found = self._client.get(self._platform.kind, server.name, namespace=place)
+        place = self.site.namespace
+        found = self.client.get(self._platform.kind, server.name, namespace=place)
         metadata = found["metadata"] if found else {}
         same = (metadata.get("annotations") or {}).get(names.SPEC) == names.spec_digest(server.spec)
         if found is None or metadata.get("deletionTimestamp") or not same:

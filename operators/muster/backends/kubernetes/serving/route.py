@@ -208,7 +208,6 @@ def read_route(document: Document, *, name: str, site: ClusterSite, spoiled: Not
 
 
 def _write_notes(route: Route) -> str:
-    """Write the annotation. :raises SpecError: it is too long for one."""
     notes = Notes(
         last=route.made,
         writes=route.writes,
@@ -228,7 +227,6 @@ def _write_notes(route: Route) -> str:
 
 
 def _read_notes(text: str | None, *, route: str) -> Notes:
-    """Read the annotation. :raises Corrupt: it was edited or removed, or another release of muster wrote it."""
     try:
         if text is None:
             raise SpecError("there are none")

@@ -7,11 +7,11 @@ nothing, so it is no Secret, and no account needs a right to read Secrets.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from datetime import UTC, datetime
 
 from muster.backends.kubernetes.api.client import Client
-from muster.backends.kubernetes.api.kinds import CONFIG_MAP, EVENT, Document, owned_by
+from muster.backends.kubernetes.api.kinds import CONFIG_MAP, EVENT, Document, Kind, owned_by
 from muster.backends.kubernetes.serving import names
 from muster.backends.kubernetes.serving.route import (
     Notes,
@@ -34,22 +34,19 @@ _TOKENS_FILE = "tokens.json"  # muster_serving.clients_file reads it
 _TRIES, _PAUSE_SECONDS = 20, 0.25  # of a write of tokens
 
 
+@dataclass(eq=False)
 class Routes:
     """The routes of one namespace. Safe to share between threads."""
 
-    def __init__(
-        self,
-        client: Client,
-        site: ClusterSite,
-        *,
-        clock: Callable[[], float],
-        sleep: Callable[[float], None],
-    ) -> None:
-        self._client = client
-        self._site = site
-        self._kind = route_kind(site)
-        self._clock = clock
-        self._sleep = sleep
+    client: Client
+    site: ClusterSite
+    _: KW_ONLY
+    clock: Callable[[], float]
+    sleep: Callable[[float], None]
+
+    @property
+    def _kind(self) -> Kind:
+        return route_kind(self.site)
 
     def find(self, name: str, *, spoiled: Notes | None = None) -> Route | None:
         """Return a deployment's route. :raises BackendError: what is there by its name is not one.
@@ -57,11 +54,11 @@ class Routes:
         :param spoiled: replaces its notes where they were damaged.
         """
         found = self._object(name)
-        return None if found is None else read_route(found, name=name, site=self._site, spoiled=spoiled)
+        return None if found is None else read_route(found, name=name, site=self.site, spoiled=spoiled)
 
     def _object(self, name: str) -> Document | None:
         """Return the object of a deployment's route; None where it does not exist or is being deleted."""
-        found = self._client.get(self._kind, names.route_name(name), namespace=self._site.namespace)
+        found = self.client.get(self._kind, names.route_name(name), namespace=self.site.namespace)
         return None if found is None or found["metadata"].get("deletionTimestamp") else found
 
     def check_only(self, name: str) -> None:
@@ -69,11 +66,11 @@ class Routes:
 
         :raises SpecError: it is.
         """
-        other, called, place = other_kind(self._site), names.route_name(name), self._site.namespace
-        found = self._client.get(other, called, namespace=place)
+        other, called, place = other_kind(self.site), names.route_name(name), self.site.namespace
+        found = self.client.get(other, called, namespace=place)
         labels = (found["metadata"].get("labels") or {}) if found else {}
         if labels.get(names.DEPLOYMENT) == name and names.REVISION not in labels:
-            then, now = ("without", "with") if self._site.gateway else ("with", "without")
+            then, now = ("without", "with") if self.site.gateway else ("with", "without")
             raise SpecError(
                 f"deployment {name} is served by {other.name} {called} in namespace {place}, as it was {then} a "
                 f"Gateway, and not {now} one: retire it with the settings of then (gateway, serving_url), or deploy "
@@ -101,12 +98,12 @@ class Routes:
 
     def _read(self, name: str, document: Document) -> Route | Corrupt:
         try:
-            return read_route(document, name=name, site=self._site)
+            return read_route(document, name=name, site=self.site)
         except Corrupt as error:
             return error
 
     def _listed(self, labels: str, *, heads: bool = False) -> list[Document]:
-        found = self._client.find(self._kind, namespace=self._site.namespace, labels=labels, heads=heads)
+        found = self.client.find(self._kind, namespace=self.site.namespace, labels=labels, heads=heads)
         # the Services that KServe makes carry the labels of a revision, too
         return [each for each in found if names.REVISION not in each["metadata"]["labels"]]
 
@@ -118,13 +115,13 @@ class Routes:
         """
         counted = replace(route, writes=route.writes + 1)
         if route.version is None:
-            made = self._client.create(write_route(counted, self._site))
-            return read_route(made, name=route.name, site=self._site)
+            made = self.client.create(write_route(counted, self.site))
+            return read_route(made, name=route.name, site=self.site)
         return self._insisting(counted, self._written)
 
     def announce(self, name: str, drift: str) -> None:
         """Make an Event that warns of a drift of this route, as :func:`.route.drift` tells it."""
-        found = self._client.get(self._kind, names.route_name(name), namespace=self._site.namespace)
+        found = self.client.get(self._kind, names.route_name(name), namespace=self.site.namespace)
         if found is None:
             return
         about = {key: found["metadata"][key] for key in ("name", "namespace", "uid")}
@@ -138,7 +135,7 @@ class Routes:
             source={"component": "muster"},
             **dict.fromkeys(("firstTimestamp", "lastTimestamp"), now.strftime("%Y-%m-%dT%H:%M:%SZ")),
         )
-        self._client.create(event)
+        self.client.create(event)
 
     def await_taken_up(self, name: str) -> Route:
         """Return a route when its Gateway says that it has read it as it is; that takes some hundredths of a second.
@@ -146,16 +143,16 @@ class Routes:
         :raises Unreachable: it does not say so; what was written stands, and may be waited for again.
         :raises NotFound: it was deleted meanwhile.
         """
-        deadline = self._clock() + TAKEN_UP_SECONDS
+        deadline = self.clock() + TAKEN_UP_SECONDS
         while True:
             route = self.find(name)
             if route is None:
                 raise NotFound(f"the route of {name} was deleted meanwhile")
             if not route.unsettled:
                 return route
-            if self._clock() > deadline:
+            if self.clock() > deadline:
                 raise Unreachable(f"deployment {name}: {route.unsettled}")
-            self._sleep(_LOOK_SECONDS)
+            self.sleep(_LOOK_SECONDS)
 
     def delete(self, route: Route) -> None:
         """Delete a route that was read. :raises Conflict: it has changed since."""
@@ -177,12 +174,12 @@ class Routes:
             document = self._tokens_document(name, after, route)
             try:
                 if found is None:
-                    self._client.create(document)
+                    self.client.create(document)
                 else:
                     document["metadata"]["resourceVersion"] = found["metadata"]["resourceVersion"]
-                    self._client.apply(document)
+                    self.client.apply(document)
             except Conflict:  # another writer was first, or what went with an earlier route is still there
-                self._sleep(_PAUSE_SECONDS)
+                self.sleep(_PAUSE_SECONDS)
             else:
                 return after
         raise Conflict(f"the tokens of {name} are written by others all the time: try again")
@@ -195,14 +192,14 @@ class Routes:
 
     def _tokens_of(self, name: str, route: Document) -> Document | None:
         """The ConfigMap that goes with this route; one of an earlier route is about to be deleted."""
-        found = self._client.get(CONFIG_MAP, names.tokens_name(name), namespace=self._site.namespace)
+        found = self.client.get(CONFIG_MAP, names.tokens_name(name), namespace=self.site.namespace)
         owners = (found or {}).get("metadata", {}).get("ownerReferences") or ()
         return found if any(each["uid"] == route["metadata"]["uid"] for each in owners) else None
 
     def _tokens_document(self, name: str, tokens: Tokens, route: Document) -> Document:
         metadata = {
             "name": names.tokens_name(name),
-            "namespace": self._site.namespace,
+            "namespace": self.site.namespace,
             "labels": names.of_deployment(name),
         }
         return owned_by(CONFIG_MAP.document(metadata, data={_TOKENS_FILE: dumps(tokens)}), route)
@@ -220,17 +217,17 @@ class Routes:
         raise Conflict(f"another writer changed the route of {route.name} meanwhile: look again")
 
     def _deleted(self, route: Route) -> Route:
-        place, called = self._site.namespace, names.route_name(route.name)
+        place, called = self.site.namespace, names.route_name(route.name)
         try:
-            self._client.delete(self._kind, called, namespace=place, version=route.version)
+            self.client.delete(self._kind, called, namespace=place, version=route.version)
         except Conflict:
             if self.find(route.name) is not None:
                 raise
         return route
 
     def _written(self, route: Route) -> Route:
-        applied = self._client.apply(write_route(route, self._site))
-        return read_route(applied, name=route.name, site=self._site)
+        applied = self.client.apply(write_route(route, self.site))
+        return read_route(applied, name=route.name, site=self.site)
 
 
 def _whose(document: Document) -> str:

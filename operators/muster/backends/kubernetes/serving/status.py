@@ -128,7 +128,6 @@ def _available(objects: RevisionObjects, platform: ServingPlatform) -> int:
 
 
 def _endpoints(slices: Sequence[Document]) -> set[str]:
-    """Who the traffic of a Service goes to."""
     return {
         str((endpoint.get("targetRef") or {}).get("name") or endpoint["addresses"][0])
         for each in slices
@@ -183,7 +182,6 @@ def _pod_waits_for(pod: Document) -> str:
 
 
 def _last_end(objects: RevisionObjects) -> str:
-    """How a container ended last."""
     for pod in objects.present:
         for each in _containers(pod):
             if end := _ended(each):

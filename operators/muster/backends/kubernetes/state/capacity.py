@@ -209,7 +209,6 @@ class ClusterCapacity:
 
 
 def _found(asked: Future[tuple[Document, ...] | None] | None) -> Sequence[Document]:
-    """What was asked for and may be read, if it was."""
     return () if asked is None else asked.result() or ()
 
 

@@ -249,7 +249,6 @@ def plain_reason(message: str, *, usable: Mapping[str, frozenset[str]] | None = 
 
 
 def _plain(message: str, usable: frozenset[str] | None) -> str:
-    """Return one pod set's reason in fewer words."""
 
     def counts(flavor: str) -> bool:
         return usable is None or flavor in usable

@@ -317,7 +317,6 @@ def _named(workload: Mapping[str, Any], titles: _Titles) -> dict[str, Any]:
 
 
 def _titles(roots: Iterable[Mapping[str, Any]]) -> _Titles:
-    """Return job_id and title of each JobSet and Job."""
     found: dict[str, tuple[str | None, str]] = {}
     for each in roots:
         metadata = each["metadata"]

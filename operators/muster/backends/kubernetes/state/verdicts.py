@@ -95,7 +95,6 @@ def _put_back(workload: Mapping[str, Any] | None) -> float | None:
 
 
 def _ran(workload: Mapping[str, Any] | None, started: float, now: float) -> float:
-    """For how many seconds a job has run."""
     before = None if workload is None else _ran_before(workload)
     if workload is None or before is None:
         return now - started
