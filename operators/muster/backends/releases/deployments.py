@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from muster.backends.releases.book import (
@@ -52,7 +52,6 @@ from muster.volumes.protocols import LocalStore
 _TRIES, _PAUSE_SECONDS = 20, 0.1  # of a write while others write, too
 
 
-@dataclass(eq=False)
 class Deployments:
     """The deployments of one platform. Safe to share between threads; nothing is asked before the first call.
 
@@ -60,11 +59,18 @@ class Deployments:
     :param now: seconds since the epoch.
     """
 
-    platform: Platform[Any]
-    store: Callable[[], LocalStore]
-    _: KW_ONLY
-    now: Callable[[], float] = time.time
-    sleep: Callable[[float], None] = time.sleep
+    def __init__(
+        self,
+        platform: Platform[Any],
+        store: Callable[[], LocalStore],
+        *,
+        now: Callable[[], float] = time.time,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.platform = platform
+        self._store = store
+        self._now = now
+        self._sleep = sleep
 
     @property
     def limits(self) -> Limits:
@@ -98,7 +104,7 @@ class Deployments:
         )  # as it will be read back, so that equal specs compare equal
         model = self._check(spec)
         book, entry = self._begin(spec, model, by=by, origin=origin, allow_older=allow_older, token=token)
-        self.store().pin(model.address, reason=pin_reason(spec.name))
+        self._store().pin(model.address, reason=pin_reason(spec.name))
         self.platform.bring_up(book, entry)
         return self._prepared(spec.name, entry.name)
 
@@ -127,7 +133,7 @@ class Deployments:
 
     def warning(self, address: str) -> str:
         """Say that a version that gets the traffic was retired; empty where it was not, or the store cannot say."""
-        found = if_known(lambda: self.store().resolve(address))
+        found = if_known(lambda: self._store().resolve(address))
         if not found or found[0].retired is None:
             return ""
         model, why = address.removeprefix(SCHEME), f": {found[0].retired}" if found[0].retired else ""
@@ -193,7 +199,7 @@ class Deployments:
         book = self._load(name)
         if book.token != token:
             raise stale(name)
-        after = share(book, shares, release=release, only_whole=self.limits.only_whole, now=self.now())
+        after = share(book, shares, release=release, only_whole=self.limits.only_whole, now=self._now())
         if gaining := book.gaining(shares):
             self._check_ready(book, gaining)
         return str(self.platform.save(after, in_force=True).token)
@@ -209,12 +215,12 @@ class Deployments:
         history = self.limits.history
         for _ in range(_TRIES):
             book = self._load(name)
-            after = withdraw(book, revision, state=state, reason=reason, now=self.now(), history=history)
+            after = withdraw(book, revision, state=state, reason=reason, now=self._now(), history=history)
             try:
                 if after is not book:
                     self.platform.save(after)
             except Conflict:  # it was written meanwhile: the revision may have traffic now
-                self.sleep(_PAUSE_SECONDS)
+                self._sleep(_PAUSE_SECONDS)
             else:
                 return self._clear(name)
         raise _busy(name)
@@ -231,7 +237,7 @@ class Deployments:
                 for step in self.platform.repair(self._load(name)):
                     done.append(step)  # noqa: PERF402 what was done before a conflict counts
                 return tuple(done)
-            self.sleep(_PAUSE_SECONDS)
+            self._sleep(_PAUSE_SECONDS)
         raise _busy(name)
 
     def tokens(self, name: str) -> Tokens:
@@ -249,7 +255,7 @@ class Deployments:
         """
         self._check_tokens(name)
         token = new_token()
-        self.platform.change_tokens(name, lambda now: made(now, client, token, now=self.now()))
+        self.platform.change_tokens(name, lambda now: made(now, client, token, now=self._now()))
         return token
 
     def end_token(self, name: str, client: str) -> None:
@@ -258,7 +264,7 @@ class Deployments:
         :raises NotFound: no such deployment, or the client has none; :raises SpecError: there are no tokens here.
         """
         self._check_tokens(name)
-        self.platform.change_tokens(name, lambda now: ended(now, client, now=self.now()))
+        self.platform.change_tokens(name, lambda now: ended(now, client, now=self._now()))
 
     def _check_tokens(self, name: str) -> None:
         self._load(name)
@@ -281,16 +287,16 @@ class Deployments:
                 raise SpecError(f"{what}: {why}")
         if spec.server not in limits.servers:
             raise SpecError(f"server {spec.server!r}: {limits.place} there is {', '.join(limits.servers)}")
-        (version,) = self.store().resolve(spec.model.address)
+        (version,) = self._store().resolve(spec.model.address)
         if version.digest != spec.model.digest:
             raise SpecError(
                 f"{spec.model.address} is {version.digest:.20}…, the spec says {spec.model.digest:.20}…: "
                 "it was written for another store"
             )
         if spec.counts_inputs:
-            check_histograms(spec.model.address, self.store().manifest(spec.model.address))
+            check_histograms(spec.model.address, self._store().manifest(spec.model.address))
         if spec.workers and spec.workers.stream:
-            check_streams(spec.model.address, self.store().manifest(spec.model.address))
+            check_streams(spec.model.address, self._store().manifest(spec.model.address))
         return version
 
     def _begin(
@@ -308,21 +314,21 @@ class Deployments:
             book = self._find(spec.name) or self.platform.blank(spec.name)
             if token not in (None, book.token):
                 raise stale(spec.name)
-            if not allow_older and (why := behind(book, model, self.store())):
+            if not allow_older and (why := behind(book, model, self._store())):
                 raise Behind(f"{model.address} would take {spec.name} back in time: {why}")
             failed = self._failed(book, spec)
-            begun, entry = begin(book, spec, by=by, origin=origin, now=self.now(), failed=failed)
+            begun, entry = begin(book, spec, by=by, origin=origin, now=self._now(), failed=failed)
             if begun is book and book.intact:
                 return book, entry
             if book.entry(entry.name) is None:
                 known = {digest for one in book.live for digest in one.spec.image_digests}
                 for digest in spec.image_digests:
                     if digest not in known:
-                        self.store().code(digest)  # without its lock an image can never be built
+                        self._store().code(digest)  # without its lock an image can never be built
                 self.platform.admit(begun, entry)
             with suppress(Conflict):  # another process was first: what it wrote counts
                 return self.platform.save(begun), entry
-            self.sleep(_PAUSE_SECONDS)
+            self._sleep(_PAUSE_SECONDS)
         raise _busy(spec.name)
 
     def _failed(self, book: Book, spec: DeploymentSpec) -> set[str]:
@@ -362,12 +368,12 @@ class Deployments:
         # Another process may have begun one of them again meanwhile: it writes the book before it pins.
         now = self._find(name) if past else None
         for address in past & live_models(now) if now else ():
-            self.store().pin(address, reason=pin_reason(name))
+            self._store().pin(address, reason=pin_reason(name))
 
     def _unpin(self, name: str, addresses: Iterable[str]) -> None:
         for address in addresses:
             with suppress(NotFound):  # gc took it, so nothing pinned it
-                self.store().unpin(address, reason=pin_reason(name))
+                self._store().unpin(address, reason=pin_reason(name))
 
     def _find(self, name: str) -> Any:
         """Return a deployment's book, or None. :raises Corrupt: it cannot be read."""
