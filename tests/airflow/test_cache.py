@@ -129,8 +129,6 @@ def test_what_may_not_be_kept_is_made_again(
     chain(more=", cache=True, cache_key={'rows of': 'Tuesday'}")
     assert states(run()) == ["kept", "success"]
     assert any('cache_key null → {"rows of": "Tuesday"}' in line for line in seen.text)
-    chain(more=", cache=True, env={'MODE': 'x'}")
-    assert states(run()) == ["kept", "success"]
     chain(more=", cache=None")
     assert states(run()) == ["kept", "success"], "[muster] cache is False"
 

@@ -220,7 +220,8 @@ def test_a_task_that_is_cleared_while_its_scheduler_is_dead_runs_again(site: Wai
     assert [run.state(job_id) for job_id in run.ends_well()] == [JobState.CANCELLED, JobState.SUCCEEDED]
 
 
-def test_a_job_that_takes_longer_than_execution_timeout_is_ended_and_all_say_so(site: Waiting) -> None:
+def test_a_job_that_takes_longer_than_its_task_or_its_run_may_is_ended_and_all_say_so(site: Waiting) -> None:
+    short = site.begin("short", "deferred")
     for run in [site.begin("hurried", "deferred"), site.begin("hasty", "running")]:
         (job_id,) = run.jobs()
         assert site.wait(run.dag_id, run.run_id) == "failed"
@@ -232,16 +233,12 @@ def test_a_job_that_takes_longer_than_execution_timeout_is_ended_and_all_say_so(
         assert status.verdict.message in told
         assert status.verdict.advice in told
         assert "AirflowTaskTimeout" not in told
-
-
-def test_a_run_that_takes_too_long_ends_its_jobs_and_is_named(site: Waiting) -> None:
-    run = site.begin("short", "deferred")
-    (job_id,) = run.jobs()
-    assert site.wait("short", run.run_id) == "failed"
-    assert until(lambda: run.state(job_id) is JobState.FAILED), run.state(job_id)
-    assert until(lambda: not run.processes(job_id))
-    assert site.task("short", run.run_id, "slow")["state"] == "skipped"
-    assert run.store.ledger.status(job_id).verdict == with_run()
+    (job_id,) = short.jobs()
+    assert site.wait("short", short.run_id) == "failed"
+    assert until(lambda: short.state(job_id) is JobState.FAILED), short.state(job_id)
+    assert until(lambda: not short.processes(job_id))
+    assert site.task("short", short.run_id, "slow")["state"] == "skipped"
+    assert short.store.ledger.status(job_id).verdict == with_run()
 
 
 def test_a_run_that_is_deleted_ends_its_jobs(site: Waiting) -> None:
@@ -254,27 +251,6 @@ def test_a_run_that_is_deleted_ends_its_jobs(site: Waiting) -> None:
 def _verdict(site: Waiting, run: Run) -> str:
     path = f"dags/{run.dag_id}/dagRuns/{run.run_id}/taskInstances/slow/logs/1"
     return str(site.ask_api("GET", path, params={"full_content": True})["content"])
-
-
-def test_a_deferred_search_ends_with_its_best_model(site: Waiting) -> None:
-    run = Searching(site, 0.1)
-    link = site.xcom("hills", run.run_id, "search", "muster_search")  # while it goes on
-    assert link == f"/plugin/muster/muster/#/searches/{run.search_id}"
-    run.ends_well()
-    store = run.store
-    (version,) = store.resolve("hills/model@latest")
-    assert store.record(version.address).metrics["height"] > 0.5
-    left = [held for held in store.held() if held.job_id.startswith("hills-")]
-    assert not left, "what stopped trials left is deleted"
-    assert not list((site.home / "store" / "leases").glob("hills-*")), "its inputs are given back"
-    log = site.task_log("hills", run.run_id, "search")
-    assert "the triggerer drives it" in log
-    assert "trial 0 begins, to 1" in log
-    listed = json.loads(site.muster("runs", "show", f"hills/{run.run_id}", "--json").stdout)
-    (stage,) = [each for each in listed["stages"] if each["task_id"] == "search"]
-    assert stage["versions"]["model"] == [version.address]
-    assert "by trial" in stage["line"]
-    assert stage["jobs"] == []
 
 
 @pytest.mark.parametrize(
@@ -297,7 +273,11 @@ def test_a_search_that_is_marked_failed_stops_its_trials_and_goes_on_when_it_is_
     site: Waiting,
 ) -> None:
     run = Searching(site, 0.5)
+    link = site.xcom("hills", run.run_id, "search", "muster_search")  # while it goes on
+    assert link == f"/plugin/muster/muster/#/searches/{run.search_id}"
     assert until(lambda: any(trial.values for trial in run.state.trials))
+    for said in ("the triggerer drives it", "trial 0 begins, to 1"):
+        assert until(lambda said=said: said in site.task_log("hills", run.run_id, "search"))
     site.mark("hills", run.run_id, "search", "failed")
     assert site.wait("hills", run.run_id) == "failed"
     assert until(lambda: not run.processes())
@@ -310,6 +290,17 @@ def test_a_search_that_is_marked_failed_stops_its_trials_and_goes_on_when_it_is_
     begun = [run.store.ledger.read(job)[0].decode().partition("from ")[2][:1] for job in first.jobs]
     assert begun[0] == "0"
     assert "0" not in begun[1:], "it goes on from its checkpoint"
+    store = run.store
+    (version,) = store.resolve("hills/model@latest")
+    assert store.record(version.address).metrics["height"] > 0.5
+    left = [held for held in store.held() if held.job_id.startswith("hills-")]
+    assert not left, "what stopped trials left is deleted"
+    assert not list((site.home / "store" / "leases").glob("hills-*")), "its inputs are given back"
+    listed = json.loads(site.muster("runs", "show", f"hills/{run.run_id}", "--json").stdout)
+    (stage,) = [each for each in listed["stages"] if each["task_id"] == "search"]
+    assert stage["versions"]["model"] == [version.address]
+    assert "by trial" in stage["line"]
+    assert stage["jobs"] == []
 
 
 @pytest.mark.nightly  # contract/test_search.py closes one

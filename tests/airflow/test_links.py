@@ -76,6 +76,7 @@ def test_a_job_that_succeeded(
     assert found["_link_TrackingLink"] == "https://mlflow.example/#/runs/1"
 
 
+@pytest.mark.nightly  # in CI on Airflow 3.4
 def test_a_job_that_failed(
     write_dag: Callable[..., None],
     run: Callable[..., RunResult],
@@ -92,6 +93,7 @@ def test_a_job_that_failed(
     )
 
 
+@pytest.mark.nightly  # in CI on Airflow 3.4
 def test_a_task_that_failed_before_it_had_a_job_leads_to_its_run(
     write_dag: Callable[..., None],
     run: Callable[..., RunResult],

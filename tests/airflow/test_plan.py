@@ -201,6 +201,7 @@ def test_a_wrong_param_is_refused(write_dag: Write, plan: Callable[..., RunPlan]
         plan({"coutn": "1"})
 
 
+@pytest.mark.nightly  # in CI on Airflow 3.4
 def test_what_is_kept_makes_the_stages_behind_it_known(
     write_dag: Write, dag_folder: Path, plan: Callable[..., RunPlan], run: Callable[..., Any]
 ) -> None:

@@ -69,9 +69,13 @@ def write_chain(write_dag: Write, dag_folder: Path, *, fault: str = "pass") -> N
     write_dag(CHAIN.format(name=dag_folder.name), params=PARAMS, steps=STEPS.replace("{fault}", fault))
 
 
-def test_jobs_pass_versions_metrics_and_typed_params(
+def test_jobs_pass_versions_metrics_and_typed_params_and_a_commit_is_an_event(
     write_dag: Write, dag_folder: Path, run: Run, store: FolderStore, seen: Any
 ) -> None:
+    from airflow.models.asset import AssetEvent, AssetModel
+    from airflow.utils.session import create_session
+    from sqlalchemy import select
+
     write_chain(write_dag, dag_folder)
     result = run({"count": "5"})
     assert states(result) == dict.fromkeys(("first", "second", "third", "beside"), "success")
@@ -85,17 +89,6 @@ def test_jobs_pass_versions_metrics_and_typed_params(
     assert record.modules == (f"{dag_folder.name}/steps.py",)
     assert record.params == {"count": 5, "word": "7"}
     assert json.loads(json.dumps(asdict(result)))["state"] == "success"
-
-
-def test_a_commit_is_an_event_with_version_digest_and_metrics(
-    write_dag: Write, dag_folder: Path, run: Run, store: FolderStore
-) -> None:
-    from airflow.models.asset import AssetEvent, AssetModel
-    from airflow.utils.session import create_session
-    from sqlalchemy import select
-
-    write_chain(write_dag, dag_folder)
-    run()
     uri = f"volume://{dag_folder.name}/numbers"
     with create_session() as session:
         event = session.scalar(
@@ -104,9 +97,8 @@ def test_a_commit_is_an_event_with_version_digest_and_metrics(
         assert event is not None
         extra = event.extra
     (version,) = store.resolve(uri)
-    assert extra["version"] == version.address
-    assert extra["digest"] == version.digest
-    assert extra["metrics"] == {"count": 4.0}
+    assert (extra["version"], extra["digest"]) == (version.address, version.digest)
+    assert extra["metrics"] == {"count": 5.0}
 
 
 def test_a_users_error_is_not_retried_stops_what_follows_and_is_the_message(
@@ -134,7 +126,7 @@ def test_a_users_error_is_not_retried_stops_what_follows_and_is_the_message(
     assert "FailedForGood:" not in logged  # the class stands in the traceback's line of source alone
 
 
-def test_resume_keeps_what_succeeded_and_goes_on_from_what_did_not(
+def test_resume_keeps_what_succeeded_and_a_strict_one_runs_again_what_changed_and_what_follows(
     write_dag: Write, dag_folder: Path, run: Run, store: FolderStore
 ) -> None:
     write_chain(write_dag, dag_folder, fault="raise ValueError('broken')")
@@ -150,14 +142,7 @@ def test_resume_keeps_what_succeeded_and_goes_on_from_what_did_not(
     again = run(resume="keep")
     assert set(states(again).values()) == {"kept"}
     assert again.state == "success"
-
-
-def test_a_strict_resume_runs_again_what_changed_and_what_follows(
-    write_dag: Write, dag_folder: Path, run: Run, store: FolderStore
-) -> None:
-    write_chain(write_dag, dag_folder, fault="raise ValueError('broken')")
-    run()
-    write_chain(write_dag, dag_folder)
+    write_chain(write_dag, dag_folder, fault="pass  # edited")
     assert states(run(resume="strict")) == {
         "first": "success",
         "second": "success",
@@ -202,8 +187,9 @@ def test_a_stage_that_succeeded_is_run_again_with_what_follows_it_or_alone(
     write_dag: Write, dag_folder: Path, run: Run, seen: Any
 ) -> None:
     write_chain(write_dag, dag_folder)
-    with pytest.raises(SpecError, match="has no run yet that could go on: begin one, `muster run "):
-        run(start="second")
+    for how in ({"start": "second"}, {"resume": "keep"}):
+        with pytest.raises(SpecError, match="has no run yet that could go on: begin one, `muster run "):
+            run(**how)
     run()
     anew = run(start="second")
     assert states(anew) == {"first": "kept", "second": "success", "third": "success", "beside": "kept"}
@@ -245,12 +231,6 @@ def test_a_kept_task_whose_version_answers_no_more_is_warned_of_and_strictly_run
     again = run(resume="strict")
     assert (states(again), again.deployments) == ({"deploy": "success"}, (deployed,))
     assert again.warnings == (f"deploy runs again: {answers[0]}",)
-
-
-def test_a_run_that_nobody_left_cannot_be_resumed(write_dag: Write, dag_folder: Path, run: Run) -> None:
-    write_chain(write_dag, dag_folder)
-    with pytest.raises(SpecError, match="has no run yet that could go on: begin one, `muster run "):
-        run(resume="keep")
 
 
 @pytest.mark.parametrize(
@@ -354,14 +334,22 @@ def test_what_files_and_machine_show_to_be_wrong_is_refused_before_anything_star
     assert store.ledger.jobs() == jobs
 
 
-def test_an_input_that_is_not_there_is_named(write_dag: Write, dag_folder: Path, run: Run) -> None:
+def test_an_input_that_is_not_there_and_a_misspelt_template_fail_at_once_and_are_named(
+    write_dag: Write, run: Run
+) -> None:
     write_dag(
-        'JobOperator(task_id="a", image="python", command=["true"], inputs={"x": "no/such"}, resources=SMALL)'
+        """
+        JobOperator(task_id="a", image="python", command=["true"], inputs={"x": "no/such"}, resources=SMALL)
+        JobOperator(task_id="b", image="python", command=["echo", "{{ nosuch }}"], resources=SMALL, retries=2,
+            retry_delay=3600)
+        """
     )
     result = run()
-    assert states(result) == {"a": "failed"}
-    assert "input 'x'" in result.stages[0].message
-    assert "no/such" in result.stages[0].message
+    assert states(result) == {"a": "failed", "b": "failed"}
+    absent, misspelt = (stage.message for stage in sorted(result.stages, key=lambda stage: stage.task_id))
+    assert "input 'x'" in absent
+    assert "no/such" in absent
+    assert "task 'b', command: 'nosuch' is undefined" in misspelt
 
 
 def test_a_retried_cause_is_tried_again_after_its_delay(
@@ -511,6 +499,8 @@ def test_a_mapped_task_is_a_job_for_each(
 def test_a_gang_that_nothing_would_show_to_have_given_up_is_warned_of(
     write_dag: Write, run: Run, seen: Any
 ) -> None:
+    from muster.airflow.attempts.watcher import watcher
+
     write_dag(
         """
         GangOperator(task_id="a", image="python", replicas=2, command=["true"], resources=SMALL)
@@ -519,14 +509,7 @@ def test_a_gang_that_nothing_would_show_to_have_given_up_is_warned_of(
     )
     assert run().succeeded
     assert [line.partition(":")[0] for line in seen.text if "declares no output" in line] == ["a"]
-
-
-def test_a_run_that_has_ended_hears_nothing_more(write_dag: Write, run: Run) -> None:
-    from muster.airflow.attempts.watcher import watcher
-
-    write_dag('JobOperator(task_id="a", image="python", command=["true"], resources=SMALL)')
-    assert run().succeeded
-    assert watcher() is None
+    assert watcher() is None, "a run that has ended hears nothing more"
 
 
 def test_a_plain_task_may_return_what_it_likes(write_dag: Write, run: Run) -> None:
@@ -590,38 +573,24 @@ def test_a_dag_that_renders_native_objects_has_commands_env_and_partitions_of_te
     assert (made.partition, (store.path(made.address) / "said").read_text()) == ("1e3", "1e3-1e3-007\n")
 
 
-def test_a_misspelt_template_fails_at_once_and_is_named(write_dag: Write, run: Run) -> None:
-    write_dag(
-        """
-        JobOperator(task_id="a", image="python", command=["echo", "{{ nosuch }}"], resources=SMALL, retries=2,
-            retry_delay=3600)
-        """
-    )
-    result = run()
-    assert states(result) == {"a": "failed"}
-    assert "task 'a', command: 'nosuch' is undefined" in result.stages[0].message
-
-
-@pytest.mark.parametrize(
-    "keyword",
-    [
+def test_a_rendered_secret_is_refused_and_kept_nowhere(
+    write_dag: Write, run: Run, keeps: Callable[[str], list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_MLFLOW", "http://me:hunter2%2Fsecret@host:5000/")
+    keywords = (
         'env={"URI": "http://{{ conn.mlflow.password }}@host"}',
         'params={"deep": {"token": ["{{ conn.mlflow.password }}"]}}',
         'params={"uri": "{{ conn.mlflow.get_uri() }}"}',
-        """env={"AUTH": "{{ conn.mlflow.password.encode().hex() }}"}""",
-    ],
-)
-def test_a_rendered_secret_is_refused_and_kept_nowhere(
-    write_dag: Write,
-    run: Run,
-    keeps: Callable[[str], list[str]],
-    monkeypatch: pytest.MonkeyPatch,
-    keyword: str,
-) -> None:
-    monkeypatch.setenv("AIRFLOW_CONN_MLFLOW", "http://me:hunter2%2Fsecret@host:5000/")
-    write_dag(f'JobOperator(task_id="a", image="python", command=["true"], resources=SMALL, {keyword})')
+        'env={"AUTH": "{{ conn.mlflow.password.encode().hex() }}"}',
+    )
+    job = 'JobOperator(task_id="{}", image="python", command=["true"], resources=SMALL, {})'
+    write_dag(
+        "\n".join(job.format(letter, keyword) for letter, keyword in zip("abcd", keywords, strict=True))
+    )
     result = run()
-    assert "holds the value of a secret" in result.stages[0].message
+    assert [stage.task_id for stage in result.stages if "holds the value of a secret" in stage.message] == [
+        *"abcd"
+    ]
     assert keeps("holds the value of a secret") != []
     assert keeps("hunter2") == []
 
