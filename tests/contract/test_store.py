@@ -221,22 +221,20 @@ class StoreContract:
         assert not store.check(deep=True).problems
 
     @pytest.mark.parametrize("name", ["features", CHECKPOINTS])
-    @pytest.mark.parametrize(
-        "files",
-        [
+    def test_what_cannot_be_taken_over_is_refused_each_time(self, store, again, name):
+        (first,) = run(store, "a-1", ONE, {"features": {"a": b"1", "d/b": b"2"}})["features"]
+        wrong = (
             {".muster-carried": b"nowhere\n"},
             {".muster-carried": b"../../x\n"},
             {".muster-carried": b"a\n", "a": b"2"},
             {".muster-carried": b"a\n", "a/b": b"2"},
             {".muster-carried": b"d/b\n", "d": b"2"},
-        ],
-    )
-    def test_what_cannot_be_taken_over_is_refused_each_time(self, store, again, name, files):
-        (first,) = run(store, "a-1", ONE, {"features": {"a": b"1", "d/b": b"2"}})["features"]
-        with pytest.raises(BadOutput):
-            run(store, "a-2", follows(first, name=name), {name: files})
-        with pytest.raises(BadOutput):
-            again.commit("a-2", attempt=1)
+        )
+        for number, files in enumerate(wrong, start=2):
+            with pytest.raises(BadOutput):
+                run(store, f"a-{number}", follows(first, name=name), {name: files})
+            with pytest.raises(BadOutput):
+                again.commit(f"a-{number}", attempt=1)
         assert store.count("flights/features") == 1
 
     def test_a_commit_that_was_overtaken_is_refused(self, store, again):
@@ -424,15 +422,15 @@ class StoreContract:
             "only-0/x": b"x",
         }
 
-    @pytest.mark.parametrize(("first", "second"), [("x", "x"), ("x", "x/y"), ("x/y/z", "x")])
-    def test_a_path_that_two_replicas_wrote_is_refused_naming_both(self, store, first, second):
+    def test_a_path_that_two_replicas_wrote_is_refused_naming_both(self, store):
         spec = make_spec(replicas=2, features={"volume": "flights/features"})
-        store.ledger.create("a-1", spec)
-        staging = store.stage("a-1")
-        write_and_seal(staging, spec, {"features": {first: b"a"}}, index=0)
-        write_and_seal(staging, spec, {"features": {second: b"b"}}, index=1)
-        with pytest.raises(StoreError, match=r"main-[01] and main-[01] both wrote 'x'"):
-            store.commit("a-1", attempt=1)
+        for number, (first, second) in enumerate((("x", "x"), ("x", "x/y"), ("x/y/z", "x"))):
+            store.ledger.create(f"a-{number}", spec)
+            staging = store.stage(f"a-{number}")
+            write_and_seal(staging, spec, {"features": {first: b"a"}}, index=0)
+            write_and_seal(staging, spec, {"features": {second: b"b"}}, index=1)
+            with pytest.raises(StoreError, match=r"main-[01] and main-[01] both wrote 'x'"):
+                store.commit(f"a-{number}", attempt=1)
         assert store.volumes() == []
 
     def test_every_folder_becomes_a_partition(self, store):
@@ -447,13 +445,11 @@ class StoreContract:
         assert contents(store.path("flights/months@2013-02")) == {"x": b"2"}
         assert contents(store.path("flights/months@month=2013-03")) == {"d/x": b"3"}
 
-    @pytest.mark.parametrize(
-        ("path", "message"),
-        [("x", "'x' lies in none"), ("07/x", "'07' cannot be a partition"), ("a b/x", "cannot be")],
-    )
-    def test_what_is_no_partition_is_refused(self, store, path, message):
-        with pytest.raises(StoreError, match=message):
-            run(store, "a-1", SPLIT, {"months": {"2013-01/x": b"1", path: b"2"}})
+    def test_what_is_no_partition_is_refused(self, store):
+        wrong = {"x": "'x' lies in none", "07/x": "'07' cannot be a partition", "a b/x": "cannot be"}
+        for number, (path, message) in enumerate(wrong.items()):
+            with pytest.raises(StoreError, match=message):
+                run(store, f"a-{number}", SPLIT, {"months": {"2013-01/x": b"1", path: b"2"}})
         assert store.volumes() == []
 
     def test_selectors(self, store):
@@ -477,41 +473,33 @@ class StoreContract:
         assert store.resolve("flights/features")[0].number == 11
         assert [v.number for v in store.versions("flights/features")] == list(range(1, 12))
 
-    @pytest.mark.parametrize(
-        ("address", "message"),
-        [
+    def test_not_found_says_what_is_there(self, store):
+        run(store, "a-1", ONE, {"features": {"x": b"1"}})
+        for address, message in (
             ("flights/fetures", "there are flights/features"),
             ("flights/features@9", "there are 1"),
             ("flights/features@b3:12345678", "has the digest"),
             ("flights/features@2013-01", "has no partitions"),
             ("flights/features@*", "has no partitions"),
             ("flights/features@1/nothing", "holds no 'nothing'; at its top are x"),
-        ],
-    )
-    def test_not_found_says_what_is_there(self, store, address, message):
-        run(store, "a-1", ONE, {"features": {"x": b"1"}})
-        with pytest.raises(NotFound, match=message):
-            store.path(address)
-
-    @pytest.mark.parametrize("address", ["../x@1", "a/../b", "a\nb", "a" * 300, "/etc", "a@1/../x", ""])
-    def test_hostile_addresses_are_refused(self, store, address):
-        with pytest.raises(SpecError):
-            store.resolve(address)
-
-    @pytest.mark.parametrize("job_id", ["../x", "a/b", "A", "", "a" * 41, "a\n"])
-    def test_hostile_job_ids_are_refused(self, store, job_id):
-        for act in (
-            store.stage,
-            store.staging,
-            store.sealed,
-            store.ledger.spec,
-            store.ledger.status,
-            store.release,
         ):
+            with pytest.raises(NotFound, match=message):
+                store.path(address)
+
+    def test_hostile_addresses_are_refused(self, store):
+        for address in ("../x@1", "a/../b", "a\nb", "a" * 300, "/etc", "a@1/../x", ""):
             with pytest.raises(SpecError):
-                act(job_id)
-        with pytest.raises(SpecError):
-            store.ledger.create(job_id, ONE)
+                store.resolve(address)
+
+    def test_hostile_job_ids_are_refused(self, store):
+        ledger = store.ledger
+        acts = (store.stage, store.staging, store.sealed, ledger.spec, ledger.status, store.release)
+        for job_id in ("../x", "a/b", "A", "", "a" * 41, "a\n"):
+            for act in acts:
+                with pytest.raises(SpecError):
+                    act(job_id)
+            with pytest.raises(SpecError):
+                ledger.create(job_id, ONE)
 
     def test_retired_versions_are_found_by_number_and_digest_only(self, store):
         first = run(store, "a-1", ONE, {"features": {"x": b"1"}})["features"][0]
