@@ -106,11 +106,11 @@ class Site(Author):
         assert self._up is not None
         return self._up.pid
 
-    def stop(self, number: int = signal.SIGINT, *, seconds: float = 30) -> int:
+    def stop(self, number: int = signal.SIGINT) -> int:
         """Send ``muster up`` a signal and return its exit code, after all of its Airflow is gone."""
         assert self._up is not None
         self._up.send_signal(number)
-        code = self._up.wait(timeout=seconds)
+        code = self._up.wait(timeout=GUARD_SECONDS)
         assert until(lambda: not self.airflow()), self.airflow()
         return code
 

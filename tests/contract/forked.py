@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import threading
@@ -24,6 +23,7 @@ from typing import Any
 
 from tests.forks import forks
 from tests.places import MadePlace
+from tests.ports import free_port
 
 from muster.backends.base import Backend
 from muster.backends.jobs.checks import check_inputs, from_environment, lease_inputs, secret_values
@@ -372,7 +372,7 @@ class _Job:
 
     def _replicas(self, scratch: Path) -> list[Replica]:
         spec, store, staging = self._spec, self._store, self._store.stage(self._job_id)
-        ports = _free_ports(max(1, spec.world_size))
+        ports = [free_port() for _ in range(max(1, spec.world_size))]
         found = [
             Replica(
                 job_id=self._job_id,
@@ -492,13 +492,3 @@ def _resident(pid: int) -> int:
         return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE
     except (OSError, IndexError):
         return 0
-
-
-def _free_ports(count: int) -> list[int]:
-    """Ports on which nothing listens; they are all bound at once, so that no two are equal."""
-    opened = [socket.create_server((LOOPBACK, 0)) for _ in range(count)]
-    try:
-        return [each.getsockname()[1] for each in opened]
-    finally:
-        for each in opened:
-            each.close()

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.contract.test_deployments import STEPS, OnThisMachine, commands, running, servers, smoke
+from tests.contract.test_deployments import QUIET, STEPS, OnThisMachine, commands, running, servers, smoke
 from tests.serving import onnx_graph
-from tests.waiting import eventually, promptly
+from tests.waiting import GUARD_SECONDS, eventually, promptly
 
 from muster.backends.local.processes import Process
 from muster.backends.local.serving import guardian
@@ -179,7 +179,7 @@ class TestKeepers(OnThisMachine):
         self.serve(deployments, first)
         (server,) = servers(name)
         with self.load(deployments, name) as load:
-            plan = Plan(steps=(percent, 100), hold_seconds=(600.0,))
+            plan = Plan(steps=(percent, 100), hold_seconds=(600.0,), rules=QUIET)
             driver = self.begin(deployments, second, plan, by="test")
             eventually(lambda: not driver.step() and load.answers["revision r2"] > 100)
             (other,) = set(servers(name)) - {server}
@@ -198,7 +198,9 @@ class TestKeepers(OnThisMachine):
         self.serve(deployments, spec(2))
         (server,) = servers(name)
         second = replace(spec(3), image_digest=elsewhere)
-        driver = self.begin(deployments, second, Plan(steps=(60, 100), hold_seconds=(600.0,)), by="test")
+        driver = self.begin(
+            deployments, second, Plan(steps=(60, 100), hold_seconds=(600.0,), rules=QUIET), by="test"
+        )
         eventually(lambda: not driver.step() and deployments.deployment(name).called("r2").percent == 60)
         eventually(lambda: {self.infer(deployments, name, 3)[0] for _ in range(20)} == {"r1", "r2"})
         (hung,) = set(servers(name)) - {server}
@@ -270,7 +272,7 @@ class TestKeepers(OnThisMachine):
         eventually(lambda: deployments.deployment(name).ready)
         (hung,) = servers(name)
         os.kill(hung, signal.SIGSTOP)
-        assert self.infer(deployments, name, 3, seconds=60) == (
+        assert self.infer(deployments, name, 3, seconds=GUARD_SECONDS) == (
             "r1",
             6.0,
         )  # it waits until another accepts it
@@ -376,7 +378,7 @@ class TestOneKeeper(OnThisMachine):
         os.kill(server, signal.SIGSTOP)  # so that it answers nobody on its way out
         kill_keeper(folder)
         os.kill(server, signal.SIGKILL)
-        assert self.infer(deployments, name, 3, seconds=60) == (
+        assert self.infer(deployments, name, 3, seconds=GUARD_SECONDS) == (
             "r1",
             6.0,
         )  # it waits until another accepts it

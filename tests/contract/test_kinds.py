@@ -7,7 +7,6 @@ import http.client
 import json
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,6 @@ from tests.waiting import GUARD_SECONDS, eventually
 from muster.backends.releases.decision import Ending, Outcome
 from muster.backends.releases.driver import ReleaseDriver
 from muster.backends.releases.manual import roll_back
-from muster.backends.releases.plan import Rules
 from muster.core.deployment import DeploymentSpec, SmokeRequest, Workers, needs_workers
 from muster.core.resources import Resources
 from muster.images.folders import put_image
@@ -28,7 +26,6 @@ from muster.images.folders import put_image
 pytestmark = [pytest.mark.slow, pytest.mark.data, pytest.mark.nightly]
 
 RELEASED = "kinds of models, each released in steps, refused and rolled back under load: requests that were lost, seconds"
-QUIET = replace(STEPS, rules=Rules(max_p95_ratio=None))  # of a machine that others use, too
 LOAD_SECONDS = 300.0  # torch, on a machine that others use, too
 BETWEEN = 100  # requests before the first release, and after the last
 Spec = Callable[[Made, SmokeRequest], DeploymentSpec]
@@ -104,10 +101,10 @@ class KindsContract(Lines):
         with Load(port, f"/v2/models/{name}/infer", old.request, host=host) as load:
             began = time.monotonic()
             eventually(lambda: load.sent > BETWEEN)
-            second = self.release(deployments, spec(new, new.smoke), QUIET)
+            second = self.release(deployments, spec(new, new.smoke), STEPS)
             assert second.ending is Ending.DONE, second
             answers.append(self.answered_by(deployments, name, new, second.revision))
-            wrong = self.release(deployments, spec(old, new.smoke), QUIET)
+            wrong = self.release(deployments, spec(old, new.smoke), STEPS)
             champion = deployments.deployment(name).champion.name
             back = roll_back(deployments, name, by="test")
             answers.append(self.answered_by(deployments, name, old, first.revision))

@@ -107,13 +107,14 @@ def ask(server: Server, name: str) -> str:
     return str(headers.get("muster-prediction", ""))
 
 
-def age(spool: Spool) -> None:
-    """Have what is kept be of an hour that is over since long."""
+def age(spool: Spool) -> str:
+    """Have what is kept be of an hour that is over since long; return it."""
     then = time.time() - AGO
     for file in spool.path.glob("*.spool"):
         aged = file.with_name(f"{hour_of(then)}.{file.name.partition('.')[2]}")
         file.rename(aged)
         os.utime(aged, (then, then))
+    return hour_of(then)
 
 
 @pytest.fixture
@@ -185,11 +186,11 @@ def test_two_pods_that_end_lose_nothing_and_one_that_is_killed_a_second(
         killed.process.kill()
         killed.process.wait()
     assert len(list(spool.path.glob("*.spool"))) == 3
-    age(spool)
+    hour = age(spool)
     done = collect()
     assert done.returncode == 0, done.stderr
     versions = store.versions(predictions_volume(name))
-    assert [each.partition for each in versions] == [hour_of(time.time() - AGO)]
+    assert [each.partition for each in versions] == [hour]
     for identity in ids:
         (row,), version = rows_of(store, name, identity)
         assert (row["id"], row["revision"], row["input_x"], row["output_y"]) == (identity, "r1", 3.0, 6.0)

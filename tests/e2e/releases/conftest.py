@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from tests.e2e.releases.machine import ROOT, Machine
 from tests.e2e.releases.table import EARLIER, NAME, rows, table, tried_by
+from tests.ports import free_port
 from tests.waiting import eventually
 
 from muster.core.settings import Settings
@@ -69,8 +70,7 @@ def serve(machine: Machine) -> Iterator[Callable[[str], tuple[str, str]]]:
     key = machine.folder / "key"
     key.write_text("k" * 32)
     running: list[subprocess.Popen[bytes]] = []
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
 
     def go(release: str) -> tuple[str, str]:
         stop()

@@ -127,7 +127,7 @@ def test_finding_them_imports_none_of_what_they_add(outside: Path) -> None:
 
 
 def test_finding_them_takes_a_few_milliseconds() -> None:
-    """5 ms of CPU at most on a quiet machine; four times as many here, and the best of some."""
+    """5 ms of CPU at most on a quiet machine; ten times as many here, and the best of some."""
     extensions.extensions()  # imported
     seconds = []
     for _ in range(5):
@@ -135,7 +135,7 @@ def test_finding_them_takes_a_few_milliseconds() -> None:
         began = time.process_time()
         extensions.extensions()
         seconds.append(time.process_time() - began)
-    assert min(seconds) < 0.02
+    assert min(seconds) < 0.05
 
 
 def test_its_command_is_one_of_musters(outside: Path) -> None:

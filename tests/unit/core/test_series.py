@@ -159,7 +159,7 @@ def test_of_a_flood_some_lines_are_read_and_they_lie_evenly():
     assert steps[-1] > 199_000
     assert max(after - before for before, after in pairwise(steps)) < 1000
     assert series.lines_left_out > 190_000
-    assert took < 1.0  # a fifth of a second of such lines: read whole they would take some seconds
+    assert took < 2.0  # a fifth of a second of such lines: read whole they would take some seconds
     folding.take(lines, at=101.0)
     assert folding.series().lines_left_out > 390_000
 

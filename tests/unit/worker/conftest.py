@@ -36,7 +36,8 @@ class Ended:
 
     @property
     def lines(self) -> list[str]:
-        return self.log.splitlines()
+        """The log without what a job uses, which a replica tells that a busy machine has for more than 2 seconds."""
+        return [line for line in self.log.splitlines() if not line.startswith("[use ")]
 
 
 @dataclass

@@ -243,9 +243,9 @@ def test_a_worker_that_lived_a_while_may_fail_as_often_as_a_new_one(
     gang: Callable[..., Replica], monkeypatch
 ) -> None:
     replica = gang(index=1)
-    program = f"{COUNTS}\nif number == 3: time.sleep(2.1)\nsys.exit(3)"
-    ended = kept(replica, program, monkeypatch, "2 3 5 0 0.02")
-    assert "it ended 3 times within 2 s of its start, with exit status 3" in ended.stderr
+    program = f"{COUNTS}\nif number == 3: time.sleep(3.1)\nsys.exit(3)"
+    ended = kept(replica, program, monkeypatch, "3 3 5 0 0.02")
+    assert "it ended 3 times within 3 s of its start, with exit status 3" in ended.stderr
     assert ended.returncode == 1
     assert Path(replica.sealed).with_name("begun").read_text() == "6"  # two, the one that lived, three
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.ports import free_port
 
 from muster.core.job import Launcher, Role
 from muster.core.resources import Resources
@@ -151,9 +152,7 @@ def test_an_image_without_horovod_is_told_by_its_ranks_not_by_the_meeting_place(
             import horovod.torch
         """
     )
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    ended = bench.run(entrypoint="t:f", launcher="horovod", port=port)
+    ended = bench.run(entrypoint="t:f", launcher="horovod", port=free_port())
     assert ended.report.verdict.cause is Cause.USER_ERROR
     assert ended.report.verdict.message == "ModuleNotFoundError: No module named 'horovod'"
 

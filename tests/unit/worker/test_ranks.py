@@ -50,7 +50,7 @@ def test_a_rank_that_ignores_sigterm_is_killed_when_the_grace_is_over(bench) -> 
     process.send_signal(signal.SIGTERM)
     ended = bench.wait(process, replica)
     assert ended.code == ExitCode.STOPPED
-    assert ended.log == "replica main-0 was told to stop\n"
+    assert ended.lines == ["replica main-0 was told to stop"]
 
 
 def test_when_one_rank_fails_the_others_go_and_it_is_named(bench) -> None:
@@ -228,10 +228,10 @@ def test_a_hang_is_ended_and_shows_where_the_ranks_stood(bench, start: str) -> N
         t="import time\ndef f():\n    print('last line', flush=True)\n    time.sleep(600)\nif __name__ == '__main__': f()"
     )
     how = {"entrypoint": "t:f"} if start == "entrypoint" else {"command": ("python", "t.py")}
-    ended = bench.run(ranks=2, hang_timeout_seconds=0.3, **how)
+    ended = bench.run(ranks=2, hang_timeout_seconds=2.0, **how)  # it is no measure of a start
     assert (ended.code, ended.report.verdict.cause) == (ExitCode.HANG, Cause.HANG)
     message = ended.report.verdict.message
-    assert message.startswith("no line and no progress for 0.3 s: rank 0 at ")
+    assert message.startswith("no line and no progress for 2 s: rank 0 at ")
     assert message.count("t.py:4") == 2
     assert ended.lines[-1] == message
 
@@ -244,7 +244,7 @@ def test_told_to_stop_for_another_replicas_hang_it_shows_its_stacks_too(bench) -
             bench.replica(roles=gang, index=index, hang_timeout_seconds=seconds),
             scratch=str(bench.root / f"scratch-{index}"),
         )
-        for index, seconds in enumerate((600.0, 0.3))  # the first would find it so much later
+        for index, seconds in enumerate((600.0, 2.0))  # the first would find it so much later
     )
     later = bench.start(first)
     bench.line(later, "ready")
@@ -262,11 +262,11 @@ def test_a_rank_that_saves_checkpoints_is_silent_but_does_not_hang(bench) -> Non
         import time
         def f(checkpoints):
             for step in range(12):
-                time.sleep(0.05)
+                time.sleep(0.2)
                 (checkpoints / f"{step}").touch()
         """
     )
-    assert bench.run(entrypoint="t:f", hang_timeout_seconds=0.4).code == ExitCode.SEALED
+    assert bench.run(entrypoint="t:f", hang_timeout_seconds=2.0).code == ExitCode.SEALED
 
 
 def test_no_text_of_an_exception_passes_for_a_line_of_ours_or_of_another_rank(bench) -> None:

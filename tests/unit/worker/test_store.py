@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
+from tests.ports import free_port
 
 from muster.core import keepalive
 from muster.worker import store
@@ -112,8 +113,8 @@ def test_a_connection_tells_that_nobody_is_there_any_more(
 
 
 def test_a_service_that_is_not_there(bench) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        port = closed.getsockname()[1]
-    service = StoreService(f"http://127.0.0.1:{port}", token="t", replica=bench.replica(entrypoint="t:f"))
+    service = StoreService(
+        f"http://127.0.0.1:{free_port()}", token="t", replica=bench.replica(entrypoint="t:f")
+    )
     with pytest.raises(ConnectionRefusedError):
         service.send(b"lines\n", offset=0)

@@ -423,7 +423,7 @@ def test_what_is_over_does_not_come_up(keep: Any, folder: DeploymentFolder) -> N
 def test_a_deployment_is_asked_for_while_it_is_retired(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(platform, "RETIRE_SECONDS", 2.0)
+    monkeypatch.setattr(platform, "RETIRE_SECONDS", 60.0)
     store: Any = Elsewhere(tmp_path)
     local = local_deployments(Settings(home=tmp_path, cache=tmp_path), store)
     started: list[bool] = []

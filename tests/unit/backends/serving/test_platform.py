@@ -91,8 +91,8 @@ def ask(state: DeploymentState) -> tuple[Answer, ...]:
 @pytest.fixture
 def silent(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     """The port of a server that accepts and never answers."""
-    monkeypatch.setattr(platform, "LOOK_SECONDS", 0.1)
-    monkeypatch.setattr(platform, "ASK_SECONDS", 0.1)
+    monkeypatch.setattr(platform, "LOOK_SECONDS", 0.5)
+    monkeypatch.setattr(platform, "ASK_SECONDS", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield server.getsockname()[1]
 

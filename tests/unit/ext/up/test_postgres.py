@@ -69,7 +69,6 @@ def test_the_shell_s_own_postgresql_misleads_nobody(
     postgres: Postgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Many people who work with data have such variables in each shell."""
-    monkeypatch.setattr(module, "READY_SECONDS", 2.0)
     others = {
         "PGPORT": "5433",
         "PGHOST": "db.example",

@@ -15,6 +15,7 @@ from typing import TypeVar
 import httpx
 from tests import waiting
 from tests.forks import forks
+from tests.ports import free_port
 from tests.waiting import GUARD_SECONDS, eventually
 
 from muster.volumes.service import tokens
@@ -40,9 +41,7 @@ class Service:
         self.claim = claim or self.root  # as pods see it
         self.key.write_text(KEY)
         self.keys = tokens.read_keys(self.key)
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+        self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.process: BaseProcess | None = None
         self._clients: list[ServiceStore] = []

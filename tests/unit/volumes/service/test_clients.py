@@ -51,7 +51,7 @@ def test_half_heads_are_given_up_in_favour_of_others(service, connect):
 @pytest.mark.parametrize("sent", [HALF, b""])
 def test_a_head_has_limited_time(service, connect, monkeypatch, sent):
     """One that is overdue is closed at the next connection of anybody: a probe's, at the latest."""
-    monkeypatch.setattr(clients, "HEAD_SECONDS", 0.1)
+    monkeypatch.setattr(clients, "HEAD_SECONDS", 0.5)
     waiting = connect(sent)
     waiting.settimeout(0.01)
 

@@ -7,6 +7,7 @@ import sys
 from contextlib import contextmanager
 
 import pytest
+from tests.ports import free_port
 from tests.unit.volumes.service.process import KEY, Service, until
 from tests.waiting import GUARD_SECONDS
 
@@ -40,8 +41,7 @@ def in_use():
 
 @pytest.fixture
 def free_ports():
-    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as two:
-        return [each.getsockname()[1] for each in (one, two)]
+    return [free_port(), free_port()]
 
 
 @pytest.mark.slow

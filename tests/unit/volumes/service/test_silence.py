@@ -52,11 +52,11 @@ class TestInside:
             yield service
 
     def test_it_is_given_up(self, service, gang, silent, monkeypatch):
-        monkeypatch.setattr(calls, "SILENCE_SECONDS", 0.1)
+        monkeypatch.setattr(calls, "SILENCE_SECONDS", 0.5)
         waiting = silent(service, "lines?offset=0")
         assert gang.lines(b"one\n") == 4
         for connection in waiting:
-            connection.settimeout(10)
+            connection.settimeout(GUARD_SECONDS)
             assert connection.recv(99).startswith(b"HTTP/1.1 408")
 
     def test_a_message_that_comes_byte_by_byte_is_given_up_too(self, service, gang, silent, monkeypatch):

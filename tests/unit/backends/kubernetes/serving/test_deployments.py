@@ -865,7 +865,7 @@ class TestCounts:
     def test_one_that_hangs_is_left_out_and_the_others_are_counted(
         self, there: World, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(replicas, "METRICS_SECONDS", 0.2)
+        monkeypatch.setattr(replicas, "METRICS_SECONDS", 1.0)
         serve(there)
         there.cluster.counted["lines-r1-0"] = METRICS.format(born=1.0, answered=10)
         there.deployments().prepare(there.spec(2), by="ti-2")
