@@ -77,8 +77,9 @@ class Address:
         selector, slash, path = tail.partition("/")
         if at and not selector:
             raise SpecError(f"address {text!r:.120}: nothing follows the @")
-        if slash:
-            _check_path(text, path)
+        inside = path.split("/") if slash else []
+        if any(part in ("", ".", "..") for part in inside) or not path.isprintable():
+            raise SpecError(f"address {text!r:.120}: the path inside a version must be plain and relative")
         select, value = _selector(text, selector)
         return cls(volume=volume, select=select, value=value, path=path)
 
@@ -150,9 +151,3 @@ def _bound(part: str) -> tuple[str, str]:
     if not match:
         raise SpecError(f"selector {part!r:.80}: expected <, <=, > or >= and a partition, such as '<2013-10'")
     return match[1], check_partition(match[2])
-
-
-def _check_path(text: str, path: str) -> None:
-    parts = path.split("/")
-    if any(part in ("", ".", "..") for part in parts) or not path.isprintable():
-        raise SpecError(f"address {text!r:.120}: the path inside a version must be plain and relative")

@@ -97,7 +97,12 @@ def follow(folder: str, *, rename: Rename = os.replace) -> list[Odd]:
     links = {path: each for path, each in found.items() if isinstance(each, _Named)}
     left = MOST_LINKED
     while links:
-        ready = [path for path, named in links.items() if not named.is_folder or _settled(named.path, links)]
+        # A folder is whole once it holds no link any more.
+        ready = [
+            path
+            for path, named in links.items()
+            if not (named.is_folder and any(each.startswith(f"{named.path}/") for each in links))
+        ]
         if not ready:
             return sorted(Odd(path, _CIRCLE) for path in links)
         for path in ready:
@@ -221,11 +226,6 @@ def _inside(folder: str, text: str) -> str | None:
         if text == top or text.startswith(f"{top}/"):
             return text[len(top) + 1 :] or "."
     return None
-
-
-def _settled(target: str, links: dict[str, _Named]) -> bool:
-    """Whether a folder holds no link any more."""
-    return not any(path.startswith(f"{target}/") for path in links)
 
 
 def _end_cut_off(folder: str, path: str, rename: Rename) -> None:

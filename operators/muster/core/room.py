@@ -36,7 +36,9 @@ class Room:
 
         :raises OSError: it cannot be measured.
         """
-        there = _existing(os.path.abspath(path))
+        there = os.path.abspath(path)
+        while not os.path.exists(there):
+            there = os.path.dirname(there)
         found = os.statvfs(there)
         return cls(
             disk=disk or f"the disk at {_mount_point(there)}",
@@ -103,12 +105,6 @@ def size(size_bytes: float) -> str:
             break
         amount /= 1024
     return f"{amount:.0f} B" if unit == "B" else f"{amount:.1f} {unit}"
-
-
-def _existing(path: str) -> str:
-    while not os.path.exists(path):
-        path = os.path.dirname(path)
-    return path
 
 
 def _mount_point(path: str) -> str:

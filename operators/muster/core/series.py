@@ -211,7 +211,9 @@ class Folding:
                 points.add((self._second, _number(last[0]), last[1]), kept=False)
         for name, step_name in steps.items():
             self._of(name, False).step_name = step_name
-        self._thin()
+        most = min(MOST_POINTS, MOST_POINTS_IN_ALL // max(1, len(self._names)))
+        for entry in self._names.values():
+            entry.thin(most)
 
     def snapshot(self) -> dict[str, Any]:
         """Return all of it, for JSON; see :meth:`restored`."""
@@ -324,11 +326,6 @@ class Folding:
 
     def _left(self) -> list[Any]:
         return [self._numbers_left_out, self._lines_left_out, list(self._left_out)]
-
-    def _thin(self) -> None:
-        most = min(MOST_POINTS, MOST_POINTS_IN_ALL // max(1, len(self._names)))
-        for entry in self._names.values():
-            entry.thin(most)
 
 
 def _step(told: Mapping[str, Progress]) -> str:

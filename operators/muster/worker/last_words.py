@@ -134,7 +134,8 @@ def _printed(rank: Rank) -> LastWords | None:
     block = lines[starts[-1] :]
     if block[0].startswith(_CRASH):
         # the message of C++ names the reason, faulthandler only the signal
-        what, said = _what(lines), _crash(block)
+        whats = [line.split("what():", 1)[1].strip() for line in lines if line.startswith("  what():")]
+        what, said = whats[-1] if whats else "", _crash(block)
         if not any(map(_FRAME.match, block)):
             return LastWords(kind="shutdown", message=what)
         return replace(said, message=what or said.message)
@@ -176,12 +177,6 @@ def last_line(rank: Rank) -> str:
     lines = _shortened(rank, reversed(rank.tail))
     folder = f"{rank.plan.code}/" if rank.plan.code else ""
     return next((line.strip().replace(folder, "") for line in lines if line.strip()), "")
-
-
-def _what(lines: Iterable[str]) -> str:
-    """Return the text of the C++ exception that ended the rank."""
-    what = [line.split("what():", 1)[1].strip() for line in lines if line.startswith("  what():")]
-    return what[-1] if what else ""
 
 
 def _crash(block: Sequence[str]) -> LastWords:

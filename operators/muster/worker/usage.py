@@ -156,10 +156,10 @@ class CardReader:
         with suppress(OSError, AttributeError):  # no driver here, or one without a function of these
             nvml = ctypes.CDLL(library)
             if nvml.nvmlInit_v2() == 0:
-                self._nvml = nvml
-                self._cards = [
-                    card for name in names or self._all() if (card := self._card(name)) is not None
-                ]
+                self._nvml, count = nvml, ctypes.c_uint()
+                if not names and nvml.nvmlDeviceGetCount_v2(ctypes.byref(count)) == 0:
+                    names = [str(number) for number in range(count.value)]
+                self._cards = [card for name in names if (card := self._card(name)) is not None]
 
     def use(self) -> dict[str, float]:
         """Return what each card does now; what it does not say is left out."""
@@ -171,12 +171,6 @@ class CardReader:
             if self._nvml.nvmlDeviceGetMemoryInfo(card, ctypes.byref(memory)) == 0:
                 found[f"gpu{number}_memory_gib"] = memory.used / _GIB
         return found
-
-    def _all(self) -> list[str]:
-        count = ctypes.c_uint()
-        return list(
-            map(str, range(count.value if self._nvml.nvmlDeviceGetCount_v2(ctypes.byref(count)) == 0 else 0))
-        )
 
     def _card(self, name: str) -> ctypes.c_void_p | None:
         card = ctypes.c_void_p()

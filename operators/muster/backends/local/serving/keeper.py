@@ -165,7 +165,8 @@ class Keeper:
         self.unpin_past(state)
         if not self._folder.copies:  # else the store is out of this process's reach
             self._collecting.look()
-        self._be_well(state)
+        if state.reason and self.servers.up().keys() >= state.shares.keys() and not self._troubles:
+            self._note("")  # all that has traffic is up
         self._wait()
 
     def _wait(self) -> None:
@@ -339,11 +340,6 @@ class Keeper:
         self._troubles = {name: what for name, what in self._troubles.items() if what and name in live}
         for name in state.shares.keys() & self._troubles.keys():
             self._note(f"{name}: {self._troubles[name]}")
-
-    def _be_well(self, state: DeploymentState) -> None:
-        """Say that nothing is amiss any more, where all that has traffic is up."""
-        if state.reason and self.servers.up().keys() >= state.shares.keys() and not self._troubles:
-            self._note("")
 
     def _progress(self, name: str, line: str) -> None:
         """Record how far a revision is."""
