@@ -192,19 +192,12 @@ def _arrow(before: str, here: str) -> str:
     return f"{before} → {here}"
 
 
-def _params(_: str, then: JobSpec, now: JobSpec) -> Iterator[Difference]:
-    for name in sorted({*then.params, *now.params}):
-        if not _same(
-            [then.params[name]] if name in then.params else None,
-            [now.params[name]] if name in now.params else None,
-        ):
-            yield Difference(DifferenceKind.PARAM, f"{name} {_items(then.params, now.params, name)}")
-
-
-def _named(kind: str, then: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[Difference]:
-    for name in sorted({*then, *now}):
-        if _item(then, name) != _item(now, name) or then.get(name) != now.get(name):
-            yield Difference(DifferenceKind.OTHER, f"{kind} {name} {_items(then, now, name)}")
+def _mapping(field: str, then: JobSpec, now: JobSpec) -> Iterator[Difference]:
+    what = DifferenceKind.PARAM if field == "params" else DifferenceKind.OTHER
+    before, here = (_untraced(spec.env) if field == "env" else getattr(spec, field) for spec in (then, now))
+    for name in sorted({*before, *here}):
+        if not _same(*([values[name]] if name in values else None for values in (before, here))):
+            yield Difference(what, f"{_PREFIXES[field]}{name} {_items(before, here, name)}")
 
 
 def _items(then: Mapping[str, Any], now: Mapping[str, Any], name: str) -> str:
@@ -285,17 +278,11 @@ def _amount(value: Any) -> str:
     return f"{value:g}" if isinstance(value, (int, float)) else ", ".join(value) or "any"
 
 
-def _variables(name: str, then: JobSpec, now: JobSpec) -> Iterator[Difference]:
-    if name == "env":
-        yield from _named("env", _untraced(then.env), _untraced(now.env))
-    else:
-        yield from _named("secret", then.secrets, now.secrets)
-
-
 def _untraced(env: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in env.items() if name not in (TRACEPARENT, MLFLOW_TAGS)}
 
 
+_PREFIXES = {"params": "", "env": "env ", "secrets": "secret "}
 _TELL = {
     "image": _image,
     "image_digest": _image,
@@ -303,8 +290,8 @@ _TELL = {
     "launcher": _launcher,
     "inputs": _inputs,
     "outputs": _outputs,
-    "params": _params,
+    "params": _mapping,
     "roles": _roles,
-    "env": _variables,
-    "secrets": _variables,
+    "env": _mapping,
+    "secrets": _mapping,
 }

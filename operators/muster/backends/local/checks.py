@@ -12,11 +12,11 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+from muster.backends.local.machine import GIB, Machine
 from muster.core.check import Check, bad, ok, warn
 from muster.core.errors import MusterError
 from muster.core.settings import Settings
 
-GIB = 1 << 30
 HOME_GIB = 2.0
 LATELY_DAYS, SHORT_DAYS, LONG_DAYS = 7.0, 14.0, 730.0
 DAY_SECONDS = 86_400.0
@@ -126,8 +126,6 @@ def kind_of(folder: Path, mounts: str) -> str:
 
 
 def _memory(_: Settings) -> Check:
-    from muster.backends.local.machine import Machine
-
     found = Machine.here().memory_gib
     if found < MEMORY_GIB:
         return warn("memory", f"{found:.1f} GiB", f"the demo wants {MEMORY_GIB:g} GiB")
@@ -145,8 +143,6 @@ def _limits(_: Settings) -> Check:
 
 
 def _gpus(_: Settings) -> Check:
-    from muster.backends.local.machine import Machine
-
     count = len(Machine.here().gpus)
     return ok("GPUs", f"{count} NVIDIA" if count else "none: gangs that ask for some run on CPUs")
 

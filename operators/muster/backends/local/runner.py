@@ -149,11 +149,8 @@ class LocalRunner:
                 return "its supervisor runs"
             self._kill_supervisor(job_id)
             end_left_behind(self._places.mark(job_id))
-            return (
-                "its supervisor was killed"
-                if self._queue.holds(job_id)
-                else self.end(job, job_id, late=False)
-            )
+            if self._queue.holds(job_id):
+                return "its supervisor was killed"
         self.clear(job, job_id)
         return ""
 

@@ -273,15 +273,12 @@ class Supervisor:
     def _prepare(self) -> Path:
         """Have the image's Python ready and the inputs kept from gc."""
         spec, environments = self._spec, Environments(self._orders.settings.cache)
-        if spec.interpreter is not None:
-            self._move(JobState.PREPARING, "")
-            check_inputs(spec, self._store)
-            lease_inputs(spec, self._store, job_id=self._job_id)
-            return self._unlocked(spec.interpreter)
-        built = environments.find(spec.image, spec.image_digest) is not None
+        built = spec.interpreter is not None or environments.find(spec.image, spec.image_digest) is not None
         self._move(JobState.PREPARING, "" if built else f"building image {spec.image}")
         check_inputs(spec, self._store)
         lease_inputs(spec, self._store, job_id=self._job_id)
+        if spec.interpreter is not None:
+            return self._unlocked(spec.interpreter)
         return environments.ensure(
             spec.image,
             self._store.code(spec.image_digest),
