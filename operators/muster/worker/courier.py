@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 import threading
+import time
 from collections.abc import Callable
 
 from muster.worker.store import Stale, StoreService
@@ -65,20 +66,16 @@ class Courier:
             self._spool.drop(self._service.send(lines, offset=offset))
         except OSError:
             self._spool.stall()
-            self._rest(self._pause)
+            if self._hurry.is_set():
+                time.sleep(min(self._pause, SPACING_SECONDS))
+            else:
+                self._hurry.wait(self._pause)
             self._pause = min(_GROWTH * self._pause, _LONGEST_PAUSE_SECONDS)
         else:
             self._pause = _FIRST_PAUSE_SECONDS
             if self._spool.waiting < _BATCH_BYTES:
                 self._hurry.wait(SPACING_SECONDS)
         return True
-
-    def _rest(self, seconds: float) -> None:
-        """Wait for a service that is away, for a shorter time in a hurry."""
-        if self._hurry.is_set():
-            threading.Event().wait(min(seconds, SPACING_SECONDS))
-        else:
-            self._hurry.wait(seconds)
 
 
 class LineSpool:

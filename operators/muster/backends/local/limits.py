@@ -254,10 +254,8 @@ def _own_groups() -> dict[str, str]:
 
 
 def _remove(folder: Path) -> None:
-    try:
+    with suppress(OSError):  # processes are left, or it was never made
         folder.rmdir()
-    except OSError:
-        return  # processes are left, or it was never made
 
 
 def _resident(pid: int) -> int:

@@ -11,6 +11,7 @@ import signal
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -59,17 +60,13 @@ class Process:
 
     def kill(self) -> None:
         """Kill this very process, if it still runs."""
-        try:
+        with suppress(ProcessLookupError):
             handle = os.pidfd_open(self.pid)
-        except ProcessLookupError:
-            return
-        try:
-            if self.alive:  # asked after the handle was opened, so the handle is that of this process
-                signal.pidfd_send_signal(handle, signal.SIGKILL)
-        except ProcessLookupError:
-            return
-        finally:
-            os.close(handle)
+            try:
+                if self.alive:  # asked after the handle was opened, so the handle is that of this process
+                    signal.pidfd_send_signal(handle, signal.SIGKILL)
+            finally:
+                os.close(handle)
 
 
 def descendants(root: int) -> list[int]:
@@ -173,10 +170,8 @@ def _end(left: Callable[[], list[int]]) -> None:
 
 def kill(pid: int) -> None:
     """Kill a process that may have ended by now."""
-    try:
+    with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return
 
 
 def _reap() -> bool:

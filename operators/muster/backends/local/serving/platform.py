@@ -249,7 +249,9 @@ class LocalPlatform:
         state = book.down
         assert state is not None
         assert book.state is not None
-        gone = not book.alive and bool(state.live)
+        drift = ""
+        if state.live and not book.alive:
+            drift = f"its keeper is gone: `muster deployments repair {state.name}` brings it back"
         ready = None
         if book.alive and state.shares:
             ready = _page(state.door, state.port, f"/v2/models/{state.name}/ready")
@@ -261,9 +263,7 @@ class LocalPlatform:
             # What was ready when the last keeper looked may have traffic: it is brought up for it.
             resumable=frozenset(one.name for one in book.state.live if one.ready and not book.alive),
             trouble=state.reason,
-            drift=f"its keeper is gone: `muster deployments repair {state.name}` brings it back"
-            if gone
-            else "",
+            drift=drift,
             counts=if_known(lambda: self.counts(book)) if counts else None,
         )
 
