@@ -122,10 +122,6 @@ def _where(function: Callable[..., Any], folder: str | None) -> str:
     return f"{shorten(code.co_filename, folder)}:{code.co_firstlineno}" if code else type(function).__name__
 
 
-class _Wrong(Exception):
-    """A value that is not of its type."""
-
-
 def convert(what: str, value: Any, hint: Any) -> Any:
     """Return `value` as the type `hint`. Text is parsed as a number or date only where the hint asks for one.
 
@@ -137,7 +133,7 @@ def convert(what: str, value: Any, hint: Any) -> Any:
     """
     try:
         return _as(hint, value)
-    except _Wrong as error:
+    except ValueError as error:
         raise SpecError(
             f"{what} is {value!r:.80} ({type(value).__name__}), but is annotated {shown(hint)}: "
             "give a value of that type or mend the annotation"
@@ -168,9 +164,9 @@ def _any_of(hints: Sequence[Any], value: Any) -> Any:
     for hint in sorted(hints, key=lambda hint: hint is not type(value)):  # the exact type first
         try:
             return _as(hint, value)
-        except _Wrong:
+        except ValueError:
             continue
-    raise _Wrong
+    raise ValueError
 
 
 def _one_of(choices: Sequence[Any], value: Any) -> Any:
@@ -180,7 +176,7 @@ def _one_of(choices: Sequence[Any], value: Any) -> Any:
     for choice in choices:
         if isinstance(choice, int) and isinstance(value, str) and value == str(choice):
             return choice
-    raise _Wrong
+    raise ValueError
 
 
 def _container(origin: Any, arguments: Sequence[Any], value: Any) -> Any:
@@ -189,13 +185,13 @@ def _container(origin: Any, arguments: Sequence[Any], value: Any) -> Any:
     if isinstance(value, dict) and issubclass(origin, Mapping):
         return {key: _as(arguments[1], item) for key, item in value.items()}
     if not isinstance(value, list) or not issubclass(origin, Sequence):
-        raise _Wrong
+        raise ValueError
     if origin is not tuple:
         return [_as(arguments[0], item) for item in value]
     if len(arguments) == 2 and arguments[1] is Ellipsis:
         return tuple(_as(arguments[0], item) for item in value)
     if len(arguments) != len(value):
-        raise _Wrong
+        raise ValueError
     return tuple(_as(hint, item) for hint, item in zip(arguments, value, strict=True))
 
 
@@ -208,20 +204,18 @@ def _plain(hint: Any, value: Any) -> Any:
     if reader is not None:
         return reader(hint, value)
     if _is_enum(hint):
-        return _member(hint, value)
+        return hint(value)
     return _need(isinstance(value, hint), value)
 
 
 def _need(holds: bool, value: Any) -> Any:
     if not holds:
-        raise _Wrong
+        raise ValueError
     return value
 
 
 def _int(_hint: type, value: Any) -> int:
-    if isinstance(value, str) and _WHOLE.match(value):
-        return int(value)
-    _need(type(value) is int, value)
+    _need(type(value) is int or (isinstance(value, str) and _WHOLE.match(value) is not None), value)
     return int(value)
 
 
@@ -230,8 +224,8 @@ def _float(_hint: type, value: Any) -> float:
         _need(type(value) in (int, float), value)
     try:
         number = float(value)
-    except (ValueError, OverflowError) as error:
-        raise _Wrong from error
+    except OverflowError as error:
+        raise ValueError from error
     _need("_" not in str(value) and abs(number) != float("inf") and number == number, value)
     return number
 
@@ -250,10 +244,7 @@ def _as_path(hint: type, value: Any) -> Any:
 
 def _from_iso(hint: Any, value: Any) -> Any:
     _need(isinstance(value, str), value)
-    try:
-        return hint.fromisoformat(value)
-    except ValueError as error:
-        raise _Wrong from error
+    return hint.fromisoformat(value)
 
 
 def _tuple(hint: type, value: Any) -> Any:
@@ -279,10 +270,3 @@ _READERS: dict[str, Callable[[type, Any], Any]] = {
 
 def _is_enum(hint: type) -> bool:
     return any(base.__module__ == "enum" and base.__name__ == "Enum" for base in hint.__mro__)
-
-
-def _member(hint: Any, value: Any) -> Any:
-    try:
-        return hint(value)
-    except ValueError as error:
-        raise _Wrong from error
