@@ -14,9 +14,12 @@ from typing import TYPE_CHECKING
 from muster.backends.kubernetes.api.kinds import WORKLOAD
 from muster.backends.kubernetes.checks.gangs import gang_checks
 from muster.backends.kubernetes.cluster import discovery
+from muster.backends.kubernetes.serving.gateway import addresses, ask
+from muster.backends.kubernetes.serving.kinds import check_platform, platform_of
 from muster.core.check import Check, bad, ok, warn
 from muster.core.errors import BackendError, MusterError, SpecError
 from muster.core.room import Room
+from muster.volumes.service.tokens import expiry
 
 if TYPE_CHECKING:
     from muster.backends.kubernetes.api.client import Client
@@ -106,8 +109,6 @@ def room_check(room: Room, claim: str) -> Check:
 
 
 def _token(text: str) -> Check:
-    from muster.volumes.service.tokens import expiry
-
     ends = expiry(text)
     if ends is None:
         return bad("store token", "it is not a token", "ask the store's operator for one")
@@ -217,8 +218,6 @@ def _serving_checks(site: _Site) -> Iterator[Check]:
 
 
 def _platform(client: Client, site: ClusterSite, cluster: Cluster) -> Check:
-    from muster.backends.kubernetes.serving.kinds import check_platform
-
     assert site.serving is not None
     try:
         check_platform(client, site, cluster)
@@ -235,8 +234,6 @@ def _platform(client: Client, site: ClusterSite, cluster: Cluster) -> Check:
 
 
 def _gateway_metrics(url: str) -> Check:
-    from muster.backends.kubernetes.serving.gateway import addresses, ask
-
     name = "gateway metrics"
     try:
         asked = [ask(url, address) for address in addresses(url)]
@@ -250,8 +247,6 @@ def _gateway_metrics(url: str) -> Check:
 
 
 def _serving_rights(site: _Site) -> Check:
-    from muster.backends.kubernetes.serving.kinds import platform_of
-
     of = site.written.site
     wanted = discovery.serving_rights(platform_of(of).kind, gateway=bool(of.gateway))
     give = "set serving.enabled of the chart, or give it a Role there"

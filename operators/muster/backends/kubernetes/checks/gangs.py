@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from muster.backends.kubernetes.cluster.discovery import serves
+from muster.backends.kubernetes.cluster.facts import Gangs
+from muster.backends.kubernetes.cluster.feasibility import check_place, choose_queue
+from muster.backends.kubernetes.lifecycle.submitting import rehearse
 from muster.core.check import Check, bad, ok, warn
 from muster.core.errors import Forbidden, MusterError, SpecError
 from muster.core.job import NORMAL
@@ -29,8 +33,6 @@ def gang_checks(cluster: Cluster, *, client: Client, site: ClusterSite) -> Itera
 
 
 def _claim(cluster: Cluster, site: ClusterSite) -> Check:
-    from muster.backends.kubernetes.cluster.feasibility import check_place
-
     name = site.claim
     try:
         check_place(cluster, claim=name)
@@ -48,8 +50,6 @@ def _claim(cluster: Cluster, site: ClusterSite) -> Check:
 
 
 def _gangs(cluster: Cluster, site: ClusterSite) -> Check:
-    from muster.backends.kubernetes.cluster.facts import Gangs
-
     there = {"JobSet": cluster.job_set, "Kueue": cluster.kueue, "PodGroup": cluster.pod_group}
     found = ", ".join(name for name, yes in there.items() if yes) or "none of JobSet, Kueue and PodGroup"
     if cluster.gangs is Gangs.NONE:
@@ -75,8 +75,6 @@ def _gangs(cluster: Cluster, site: ClusterSite) -> Check:
 
 
 def _queue(cluster: Cluster, site: ClusterSite) -> Check:
-    from muster.backends.kubernetes.cluster.feasibility import choose_queue
-
     try:
         queue = choose_queue(cluster, site.queue, gang=True)
     except SpecError as error:
@@ -149,7 +147,6 @@ def _priorities(cluster: Cluster) -> Check:
 def _places(client: Client) -> Check:
     """Check that Kueue reports a job's place in its queue, which `muster queue` shows."""
     from muster.backends.kubernetes.api.kinds import QUEUE_VIEW
-    from muster.backends.kubernetes.cluster.discovery import serves
 
     if serves(client.served(), QUEUE_VIEW):
         return ok("places", "Kueue says which job is next")
@@ -186,8 +183,6 @@ def _gpus(cluster: Cluster, resource: str) -> Check:
 
 def _gang(cluster: Cluster, client: Client, site: ClusterSite) -> Check:
     """Submit a gang of two as a dry run to the API server and its webhooks."""
-    from muster.backends.kubernetes.lifecycle.submitting import rehearse
-
     try:
         rehearse(client, cluster, site=site)
     except Forbidden as error:

@@ -134,6 +134,8 @@ def pod(server: Server, *, container: str) -> Document:
     :param container: what the platform wants the server's container to be called.
     """
     site, resources = server.site, server.spec.resources
+    # Read-only as a whole, but where the server keeps requests: then each mount says it.
+    claim = {"claimName": site.claim, **({} if server.spec.log else {"readOnly": True})}
     spec: Document = {
         "serviceAccountName": site.service_account,
         "automountServiceAccountToken": False,
@@ -145,7 +147,7 @@ def pod(server: Server, *, container: str) -> Document:
         "tolerations": pods.tolerations(resources, site),
         "containers": [_front(server, container)],
         "volumes": [
-            {"name": _CLAIM, "persistentVolumeClaim": _claim(server)},
+            {"name": _CLAIM, "persistentVolumeClaim": claim},
             {"name": _SERVER, "configMap": {"name": server.name}},
             {"name": _SCRATCH, "emptyDir": {}},
         ],
@@ -179,12 +181,6 @@ def _command(server: Server) -> list[str]:
         *([f"--limits={json.dumps(server.spec.limits.order())}"] if server.spec.limits else []),
         *([f"--tokens={_TOKENS_FOLDER}"] if server.spec.tokens else []),
     ]
-
-
-def _claim(server: Server) -> Document:
-    """The store's claim: read-only as a whole, but where the server keeps requests; then each mount says it."""
-    claim: Document = {"claimName": server.site.claim}
-    return claim if server.spec.log else {**claim, "readOnly": True}
 
 
 def _log(spec: DeploymentSpec, log: RequestLog) -> Document:
