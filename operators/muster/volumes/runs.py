@@ -108,12 +108,33 @@ class Run:
     stages: tuple[RunStage, ...]
 
 
-class _Key(NamedTuple):
+class RunKey(NamedTuple):
     """What tells a run from all others."""
 
     instance: str
     dag_id: str
     run_id: str
+
+
+class TriedJob(NamedTuple):
+    """One job of a run, in short, and its documents where more than its state and times is asked for."""
+
+    job_id: str
+    name: str
+    origin: Origin
+    state: JobState
+    submitted: float
+    started: float | None
+    ended: float | None
+    owner: str | None
+    documents: tuple[JobSpec, JobStatus] | None = None
+
+    @classmethod
+    def of(cls, spec: JobSpec, status: JobStatus, *, whole: bool = False) -> TriedJob:
+        """Return a job by its documents, which it keeps where `whole` is True."""
+        times = status.submitted, status.started, status.ended
+        documents = (spec, status) if whole else None
+        return cls(status.job_id, spec.name, spec.origin, status.state, *times, status.owner, documents)
 
 
 class _TimedStage(NamedTuple):
@@ -204,33 +225,34 @@ def names(store: Store) -> list[tuple[str, str]]:
     return [(key.dag_id, key.run_id) for key in keys]
 
 
-def _by_run(origins: Mapping[str, Origin]) -> dict[_Key, list[str]]:
+def _by_run(origins: Mapping[str, Origin]) -> dict[RunKey, list[str]]:
     """Return the jobs of each run, oldest first; of the runs that with the newest job is the last."""
-    found: dict[_Key, list[str]] = {}
+    found: dict[RunKey, list[str]] = {}
     for job_id, origin in origins.items():
-        key = _key(origin)
+        key = run_key(origin)
         found[key] = found.pop(key, [])  # now the last
         found[key].append(job_id)
     return found
 
 
-def _key(origin: Origin) -> _Key:
-    return _Key(origin.instance, origin.dag_id, origin.run_id)
+def run_key(origin: Origin) -> RunKey:
+    """Return the run of a task."""
+    return RunKey(origin.instance, origin.dag_id, origin.run_id)
 
 
-def _ends_by_run(ends: Iterable[TaskEnd]) -> dict[_Key, list[TaskEnd]]:
+def _ends_by_run(ends: Iterable[TaskEnd]) -> dict[RunKey, list[TaskEnd]]:
     """Return how tasks of each run ended, the newest run first."""
-    found: dict[_Key, list[TaskEnd]] = defaultdict(list)
+    found: dict[RunKey, list[TaskEnd]] = defaultdict(list)
     for end in ends:
-        found[_key(end.origin)].append(end)
+        found[run_key(end.origin)].append(end)
     return dict(found)
 
 
 def _seen(
     store: Store,
-    jobs: Mapping[_Key, Sequence[str]],
-    ends: Mapping[_Key, Sequence[TaskEnd]],
-    chosen: Sequence[_Key],
+    jobs: Mapping[RunKey, Sequence[str]],
+    ends: Mapping[RunKey, Sequence[TaskEnd]],
+    chosen: Sequence[RunKey],
 ) -> Iterator[list[_TimedStage]]:
     """Yield the stages of each chosen run; of all of them specs and statuses are asked for at once."""
     asked = [job_id for key in chosen for job_id in jobs.get(key, ())]
@@ -238,7 +260,7 @@ def _seen(
     statuses = {status.job_id: status for status in store.ledger.statuses(asked)}
     for key in chosen:
         tried = [
-            (specs[job_id], statuses[job_id])
+            TriedJob.of(specs[job_id], statuses[job_id], whole=True)
             for job_id in jobs.get(key, ())
             if job_id in specs and job_id in statuses  # else it is damaged, or gc deleted it just now
         ]
@@ -249,43 +271,34 @@ def _seen(
 class RunParts:
     """The jobs of one run, oldest first, and how its tasks without one ended, newest first."""
 
-    key: _Key
-    jobs: list[tuple[JobSpec, JobStatus]] = field(default_factory=list)
+    key: RunKey
+    jobs: list[TriedJob] = field(default_factory=list)
     ends: list[TaskEnd] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, jobs: list[TriedJob], ends: list[TaskEnd]) -> RunParts:
+        """Return the run of these jobs and tasks, of which there is one or more."""
+        return cls(run_key((jobs or ends)[0].origin), jobs, ends)
 
     @property
     def began(self) -> float:
         """When its first job was submitted, or its first task without one began."""
-        return min([*(status.submitted for _, status in self.jobs), *(end.began for end in self.ends)])
+        return min([*(job.submitted for job in self.jobs), *(end.began for end in self.ends)])
 
     def run(self, told: Mapping[tuple[str, str], JobState]) -> Run:
         """Put the run together. It reads nothing: of what a task kept it has the addresses alone. :param told: see :func:`noted`."""
         return _of_stages(self.key, _of_run(self.jobs, self.ends), told)
 
 
-def of_jobs(jobs: Iterable[tuple[JobSpec, JobStatus]], ends: Iterable[TaskEnd] = ()) -> list[RunParts]:
-    """Return the runs of these jobs, oldest first, and of tasks without one, newest first. The run that began last is the first."""
-    found: dict[_Key, RunParts] = {}
-    for spec, status in jobs:
-        if spec.origin.dag_id and spec.origin.run_id:
-            key = _key(spec.origin)
-            found.setdefault(key, RunParts(key)).jobs.append((spec, status))
-    for end in ends:
-        key = _key(end.origin)
-        found.setdefault(key, RunParts(key)).ends.append(end)
-    newest_first = [*found.values()][::-1]  # which holds for those that began at once
-    return sorted(newest_first, key=lambda parts: parts.began, reverse=True)
-
-
 def _of_run(
-    tried: Sequence[tuple[JobSpec, JobStatus]], ends: Sequence[TaskEnd], store: Store | None = None
+    tried: Sequence[TriedJob], ends: Sequence[TaskEnd], store: Store | None = None
 ) -> list[_TimedStage]:
     """Return the stages of a run by its jobs, oldest first, and its tasks without one, newest first."""
-    stages: dict[tuple[str, int], list[tuple[JobSpec, JobStatus]]] = defaultdict(list)
-    searches: dict[tuple[str, int], list[tuple[JobSpec, JobStatus]]] = defaultdict(list)
-    for spec, status in tried:
-        of = stages if spec.origin.trial < 0 else searches
-        of[spec.origin.task_id, spec.origin.map_index].append((spec, status))
+    stages: dict[tuple[str, int], list[TriedJob]] = defaultdict(list)
+    searches: dict[tuple[str, int], list[TriedJob]] = defaultdict(list)
+    for job in tried:
+        of = stages if job.origin.trial < 0 else searches
+        of[job.origin.task_id, job.origin.map_index].append(job)
     by_job = {task: _of_ledger(tries) for task, tries in stages.items()}
     searching = {task: _of_search(tries) for task, tries in searches.items()}
     found = {**searching, **by_job}
@@ -349,35 +362,38 @@ def _first(end: TaskEnd) -> str:
     return next((address for addresses in end.outputs.values() for address in addresses), "")
 
 
-def _of_ledger(tries: Sequence[tuple[JobSpec, JobStatus]]) -> _TimedStage:
+def _of_ledger(tries: Sequence[TriedJob]) -> _TimedStage:
     """Return the stage that these jobs tried, oldest first."""
-    spec, status = tries[-1]
-    metrics = status.result.metrics if status.result else {}
-    made = Record.of_job(spec, status.job_id, metrics=metrics, modules=None, created=status.submitted)
-    stage = _stage(
-        made,
-        state=status.state,
-        jobs=tuple(_job(each) for _, each in tries),
-        seconds=_job(status).seconds,
-        versions=status.result.outputs if status.result else {},
-        verdict=status.verdict.line if status.verdict else "",
-    )
-    return _TimedStage(stage, tries[0][1].submitted, status.ended, status.submitted)
+    newest, jobs = tries[-1], tuple(_job(each) for each in tries)
+    known: dict[str, Any] = {"state": newest.state, "jobs": jobs, "seconds": jobs[-1].seconds}
+    if newest.documents is None:
+        origin = newest.origin
+        stage = RunStage(task_id=origin.task_id, map_index=origin.map_index, name=newest.name, **known)
+    else:
+        spec, status = newest.documents
+        metrics = status.result.metrics if status.result else {}
+        stage = _stage(
+            Record.of_job(spec, status.job_id, metrics=metrics, modules=None, created=status.submitted),
+            versions=status.result.outputs if status.result else {},
+            verdict=status.verdict.line if status.verdict else "",
+            **known,
+        )
+    return _TimedStage(stage, tries[0].submitted, newest.ended, newest.submitted)
 
 
-def _of_search(trials: Sequence[tuple[JobSpec, JobStatus]]) -> _TimedStage:
+def _of_search(trials: Sequence[TriedJob]) -> _TimedStage:
     """Return the stage that these trials' jobs belong to, as long as its task has not ended."""
-    spec, newest = trials[-1]
-    going_on = [status for _, status in trials if not status.state.ended]
+    newest = trials[-1]
+    going_on = [job for job in trials if not job.state.ended]
     stage = RunStage(
-        task_id=spec.origin.task_id,
-        map_index=spec.origin.map_index,
+        task_id=newest.origin.task_id,
+        map_index=newest.origin.map_index,
         state=JobState.RUNNING if going_on else JobState.CANCELLED,
-        name=spec.name,
+        name=newest.name,
         search_id=newest.owner or "",
-        line=f"{len({each.origin.trial for each, _ in trials})} trials so far, {len(going_on)} of them running: muster search show",
+        line=f"{len({job.origin.trial for job in trials})} trials so far, {len(going_on)} of them running: muster search show",
     )
-    return _TimedStage(stage, trials[0][1].submitted, None if going_on else newest.ended, newest.submitted)
+    return _TimedStage(stage, trials[0].submitted, None if going_on else newest.ended, newest.submitted)
 
 
 def _stage(made: Record, **known: Any) -> RunStage:
@@ -391,22 +407,22 @@ def _stage(made: Record, **known: Any) -> RunStage:
     )
 
 
-def _job(status: JobStatus) -> StageJob:
+def _job(job: TriedJob) -> StageJob:
     took = None
-    if status.started is not None and status.ended is not None:
-        took = max(0.0, status.ended - status.started)
+    if job.started is not None and job.ended is not None:
+        took = max(0.0, job.ended - job.started)
     return StageJob(
-        job_id=status.job_id,
-        state=status.state,
-        submitted=status.submitted,
-        started=status.started,
-        ended=status.ended,
+        job_id=job.job_id,
+        state=job.state,
+        submitted=job.submitted,
+        started=job.started,
+        ended=job.ended,
         seconds=took,
     )
 
 
 def _of_stages(
-    key: _Key, seen: Sequence[_TimedStage], told: Mapping[tuple[str, str], JobState] | None = None
+    key: RunKey, seen: Sequence[_TimedStage], told: Mapping[tuple[str, str], JobState] | None = None
 ) -> Run:
     known = (told or {}).get((key.dag_id, key.run_id))
     states = {each.stage.state for each in seen} if known is None else {known}
@@ -437,7 +453,7 @@ def _busy(seen: Sequence[_TimedStage]) -> float | None:
     return busy or None
 
 
-def _read_by(store: Store, key: _Key, seen: Sequence[_TimedStage]) -> list[_TimedStage]:
+def _read_by(store: Store, key: RunKey, seen: Sequence[_TimedStage]) -> list[_TimedStage]:
     """Return the stages that have no job any more, found by the versions of the same run that others read."""
     known = {(each.stage.task_id, each.stage.map_index) for each in seen}
     found, looked_at = list[Record](), set[str]()
@@ -445,7 +461,7 @@ def _read_by(store: Store, key: _Key, seen: Sequence[_TimedStage]) -> list[_Time
     made = {address for each in seen for several in each.stage.versions.values() for address in several}
     while waiting := sorted({*waiting} - looked_at - made):
         looked_at |= {*waiting}
-        mine = [record for record in _known(store, waiting) if _key(record.origin) == key]
+        mine = [record for record in _known(store, waiting) if run_key(record.origin) == key]
         found += mine
         waiting = [pin.address for record in mine for pins in record.inputs.values() for pin in pins]
     return [each for each in _of_made(found) if (each.stage.task_id, each.stage.map_index) not in known]
@@ -472,11 +488,11 @@ def _records(store: Store, *, limit: int, dag_id: str, run_id: str = "") -> Iter
                 yield record
 
 
-def _of_records(records: Iterable[Record]) -> dict[_Key, Run]:
+def _of_records(records: Iterable[Record]) -> dict[RunKey, Run]:
     """Return the runs that made these versions, newest first."""
-    found: dict[_Key, list[Record]] = defaultdict(list)
+    found: dict[RunKey, list[Record]] = defaultdict(list)
     for record in records:
-        found[_key(record.origin)].append(record)
+        found[run_key(record.origin)].append(record)
     made = {key: _of_stages(key, _of_made(several)) for key, several in found.items()}
     return dict(sorted(made.items(), key=lambda item: item[1].began, reverse=True))
 

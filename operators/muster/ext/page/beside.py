@@ -8,7 +8,7 @@ from typing import Any
 
 from muster.airflow.links import DOCUMENTS
 from muster.core.errors import MusterError
-from muster.ext.page.described import VALIDATION, failed_expectations, row
+from muster.ext.page.described import row
 from muster.ext.page.uses import Use, Uses
 from muster.volumes.base import Record
 from muster.volumes.protocols import Store
@@ -34,7 +34,7 @@ def documents(
     found = (
         each
         for use in _relevant(uses, address, record)
-        if readable(use.job.dag_id)
+        if readable(use.line.dag_id)
         for each in _of(store, use)
     )
     return list(islice(found, MOST_DOCUMENTS))
@@ -47,22 +47,18 @@ def _relevant(uses: Uses, address: str, record: Record) -> Iterator[Use]:
     seen: set[str] = set()
     for each in inputs[-MOST_INPUTS:]:
         for use in uses.of(each):
-            if _validates(use) and use.job.job_id not in seen:
-                seen.add(use.job.job_id)
+            if use.line.validates and use.line.job_id not in seen:
+                seen.add(use.line.job_id)
                 yield use
-
-
-def _validates(use: Use) -> bool:
-    return use.job.spec is not None and use.job.spec.roles[0].entrypoint == VALIDATION
 
 
 def _of(store: Store, use: Use) -> Iterator[dict[str, Any]]:
     for made in use.made:
         path = _document(store, made)
         if path:
-            said = failed_expectations(use.job)
+            said = use.job.failed_expectations
             title = (
-                "Data Docs" if _validates(use) else (use.job.spec.origin.task_id if use.job.spec else made)
+                "Data Docs" if use.line.validates else (use.job.spec.origin.task_id if use.job.spec else made)
             )
             yield {"title": title, "address": made, "path": path, "says": said, "job_id": use.job.job_id}
             return

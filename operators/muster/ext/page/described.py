@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 from muster.airflow.page.task import task
@@ -12,9 +11,6 @@ from muster.core.wire import plain
 from muster.ext.page.board import Job
 
 MADE = 3
-VALIDATION = "muster_validate:validate"  # what a ValidateOperator's job runs
-
-DRIFT = "muster_drift:compare"  # a DriftOperator's
 
 
 def row(job: Job) -> dict[str, Any]:
@@ -25,35 +21,17 @@ def row(job: Job) -> dict[str, Any]:
         "error": job.error,
         **_asked(job.spec),
         **_became(job.status),
-        "failed_expectations": failed_expectations(job),
+        "failed_expectations": job.failed_expectations,
     }
 
 
-def failed_expectations(job: Job) -> str:
-    """Return the failures of a validation, whose job succeeds nevertheless; empty for other jobs."""
-    result = job.status.result if job.status else None
-    if result is None or job.spec is None or job.spec.roles[0].entrypoint != VALIDATION:
-        return ""
-    failed, of = (int(result.metrics.get(name, 0)) for name in ("failed", "expectations"))
-    return f"the data failed: {failed} of {of} expectations" if failed else ""
-
-
-def drift_reports(jobs: Iterable[Job]) -> dict[str, dict[str, Any]]:
-    """Return the newest drift report of each deployment, by its name; `jobs` are newest first."""
-    found: dict[str, dict[str, Any]] = {}
-    for job in jobs:
-        if (
-            job.spec is None
-            or job.spec.roles[0].entrypoint != DRIFT
-            or not job.status
-            or not job.status.result
-        ):
-            continue
-        result, name = job.status.result, str(job.spec.params.get("title", ""))
-        for address in result.outputs.get("report", ())[:1]:
-            numbers = {metric: result.metrics.get(metric, 0) for metric in ("drifted", "columns", "rows")}
-            found.setdefault(name, {"address": address, "at": job.status.ended, **numbers})
-    return found
+def drift_report(job: Job) -> dict[str, Any]:
+    """Return the report that a job made of a deployment's drift."""
+    assert job.status is not None
+    result = job.status.result
+    assert result is not None
+    numbers = {metric: result.metrics.get(metric, 0) for metric in ("drifted", "columns", "rows")}
+    return {"address": result.outputs["report"][0], "at": job.status.ended, **numbers}
 
 
 def _asked(spec: JobSpec | None) -> dict[str, Any]:

@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
+from heapq import nlargest
 from typing import Any
 
-from muster.airflow.page.task import UNREADABLE, task
+from muster.airflow.page.route import MOST_ROWS
+from muster.airflow.page.task import task
 from muster.core.origin import Origin
 from muster.core.status import JobState
 from muster.core.wire import plain
 from muster.ext.page import runs
-from muster.ext.page.board import Board, Job
-from muster.ext.page.described import failed_expectations, row
+from muster.ext.page.board import Board, Job, Line, task_of
+from muster.ext.page.described import row
 from muster.ext.page.graph import Permitted
 from muster.volumes.base import TaskEnd
+from muster.volumes.runs import RunParts
 
 MOST = 8
 """Rows of each list of the first screen."""
 
 MOST_ENDS = 20
 """Runs whose tasks without a job are looked at for failures, the newest."""
-
-BAD = ("failed", UNREADABLE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +42,7 @@ class JobFilter:
     run: str = ""
     trials: bool = False
 
-    def finds(self, job: Job) -> bool:
+    def finds(self, job: Line) -> bool:
         """Whether a job is among them, its state aside."""
         return (
             self.dag in ("", job.dag_id)
@@ -54,71 +55,96 @@ def search(
     board: Board, wanted: JobFilter, *, permitted: Permitted, offset: int = 0, limit: int = 50
 ) -> dict[str, Any]:
     """Return one page of the jobs that are asked for, newest first, their numbers by state, and every Dag."""
-    mine = [job for job in board.jobs() if permitted(job.dag_id)]
-    found = [job for job in mine if wanted.finds(job)]
-    seen = [job for job in found if job.is_trial is wanted.trials]
-    chosen = [job for job in seen if wanted.state in ("", job.state)]
+    board.look()
+    mine = board.dags(permitted)
+    found = [line for line in board.lines(mine) if wanted.finds(line)]
+    seen = [line for line in found if line.is_trial is wanted.trials]
+    chosen = [line for line in seen if wanted.state in ("", line.state)]
     return {
         "jobs": [row(job) for job in board.now(chosen[offset : offset + limit])],
         "total": len(chosen),
-        "trials": sum(job.is_trial for job in found),
-        "states": Counter(job.state for job in seen),
-        "dags": sorted({job.dag_id for job in mine if job.dag_id}),
+        "trials": sum(line.is_trial for line in found),
+        "states": Counter(line.state for line in seen),
+        "dags": sorted(mine - {""}),
         "warning": board.warning(),
     }
 
 
 def first_screen(board: Board, *, permitted: Permitted) -> dict[str, Any]:
     """Return what runs, what waits and why, what failed last, and the newest runs."""
-    mine = [job for job in board.jobs() if permitted(job.dag_id)]
-    waits = [job for job in mine if job.state == "queued"]
-    active = [job for job in mine if job.status and not job.ended and job.state != "queued"]
+    board.look()
+    mine = board.dags(permitted)
+    going_on = [line for line in board.open() if line.dag_id in mine]
+    waits = [line for line in going_on if line.state == "queued"]
+    active = [line for line in going_on if line.tried and line.state != "queued"]
     ends = [end for end in board.ends(runs=MOST_ENDS) if permitted(end.origin.dag_id)]
     live = board.now([*active[:MOST], *waits[-MOST:]])  # of what waits, the first in line
-    bad, noted = _failed(mine, ends), board.noted()
+    (shown, _), noted = board.runs(ends, mine, MOST), board.noted()
     return {
         "running": [row(job) for job in live if job.state != "queued"],
         "waiting": [row(job) for job in reversed(live) if job.state == "queued"],
-        "in_all": {"running": len(active), "waiting": len(waits), "failed": len(bad)},
-        "failed": bad[:MOST],
-        "runs": [runs.brief(parts.run(noted)) for parts in runs.of_jobs(mine, ends)[:MOST]],
-        "states": Counter(job.state for job in mine),
+        **_failed(board, mine, ends, {"running": len(active), "waiting": len(waits)}),
+        "runs": [runs.brief(parts.run(noted)) for parts in shown],
+        "states": board.ended(mine) + Counter(line.state for line in going_on),
         "warning": board.warning(),
     }
 
 
-def _failed(jobs: Iterable[Job], ends: Iterable[TaskEnd]) -> list[dict[str, Any]]:
-    """Return the tasks of runs whose newest try failed, the newest failure first; with a job, or without.
+def list_runs(
+    board: Board, *, permitted: Permitted, dag: str = "", state: str = "", offset: int = 0, limit: int = 50
+) -> dict[str, Any]:
+    """Return one page of the runs, newest first; all, or those of a Dag or in one state."""
+    board.look()
+    mine = board.dags(permitted)
+    asked = mine & {dag} if dag else mine
+    ends = [
+        end
+        for end in board.ends(dag_id=dag, runs=offset + (MOST_ROWS if state else limit))
+        if permitted(end.origin.dag_id)
+    ]
+    noted = board.noted()
 
-    A trial is no task: its search goes on, and fails by itself. A failure is ``mended`` where its task has succeeded
-    since, in whatever run.
+    def state_of(parts: RunParts) -> str:
+        told = (parts.key.dag_id, parts.key.run_id) in noted
+        return (not told and board.settled(parts)) or runs.brief(parts.run(noted))["state"]
+
+    found, total = board.runs(ends, asked, None if state else offset + limit)
+    if state:
+        found = [parts for parts in found if state_of(parts) == state]
+        total = len(found)
+    shown = [runs.brief(parts.run(noted)) for parts in found[offset : offset + limit]]
+    return {"runs": shown, "total": total, "dags": sorted(mine - {""})}
+
+
+def _failed(
+    board: Board, dags: frozenset[str], ends: Iterable[TaskEnd], in_all: dict[str, int]
+) -> dict[str, Any]:
+    """Return the tasks of runs whose newest try failed, the newest failure first, with a job or without; and their number.
+
+    A failure is ``mended`` where its task has succeeded since, in whatever run.
     """
-    outcomes: list[tuple[float, Origin, Job | TaskEnd]] = [(end.at, end.origin, end) for end in ends]
-    outcomes += [_outcome(job) for job in jobs if not job.is_trial and (job.ended or job.status is None)]
-    outcomes.sort(key=lambda each: each[0], reverse=True)
-    newest, good = dict[object, dict[str, Any] | None](), set[object]()
-    for at, origin, what in outcomes:
-        stage: object = (origin.dag_id, origin.stage) if origin.dag_id else object()
-        of_run = (stage, origin.run_id)
-        bad = _is_bad(what)
-        if of_run not in newest:
-            newest[of_run] = {**_failure(what), "ended": at, "mended": stage in good} if bad else None
-        elif bad and isinstance(what, Job) and (known := newest[of_run]) and not known["job_id"]:
-            known.update({**_failure(what), "ended": known["ended"]})  # the job of the try tells more
-        if what.state in ("succeeded", JobState.SUCCEEDED) and not bad:
-            good.add(stage)
-    return [failure for failure in newest.values() if failure]
-
-
-def _outcome(job: Job) -> tuple[float, Origin, Job]:
-    at = (job.status.ended or job.status.submitted) if job.status else 0.0
-    return at, job.spec.origin if job.spec else Origin(), job
-
-
-def _is_bad(what: Job | TaskEnd) -> bool:
-    if isinstance(what, TaskEnd):
-        return what.state is JobState.FAILED
-    return what.state in BAD or bool(failed_expectations(what))
+    unreadable = [line for line in board.open() if line.tried is None and line.dag_id in dags]
+    found: dict[object, tuple[float, Line | TaskEnd]] = {line.job_id: (0.0, line) for line in unreadable}
+    found |= {task: (line.at, line) for task, line in board.bad(dags).items()}
+    seen, well = set[object](), defaultdict[object, float](float)
+    for end in ends:
+        task = task_of(end.origin)
+        tried = board.newest_end(task)
+        if end.state is JobState.SUCCEEDED:
+            well[task[:2]] = max(well[task[:2]], end.at)
+        if task not in seen and (tried is None or end.at >= tried.at):
+            found.pop(task, None)
+            if end.state is JobState.FAILED:  # the job of the try tells more
+                found[task] = end.at, tried if tried and tried.bad else end
+        seen.add(task)
+    failed = []
+    for at, what in nlargest(MOST, found.values(), key=lambda each: each[0]):
+        origin = what.origin if isinstance(what, TaskEnd) else what.tried.origin if what.tried else Origin()
+        stage = origin.dag_id, origin.stage
+        mended = bool(origin.dag_id) and max(board.succeeded(*stage), well[stage]) > at
+        told = [what] if isinstance(what, TaskEnd) else board.jobs([what])
+        failed += [{**_failure(each), "ended": at, "mended": mended} for each in told]
+    return {"failed": failed, "in_all": {**in_all, "failed": len(found)}}
 
 
 def _failure(what: Job | TaskEnd) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from fastapi.responses import StreamingResponse
 
 from muster.airflow.page import audit
 from muster.airflow.page.access import UserRights, Who, same_site
-from muster.airflow.page.route import MOST_ROWS, Here, Json, Limit, Name, Offset, Text
+from muster.airflow.page.route import Here, Json, Limit, Name, Offset, Text
 from muster.core.cancelling import on_page
 from muster.core.names import check_job_id
 from muster.core.origin import Origin
@@ -117,33 +117,24 @@ def all_runs(
     board: Jobs, who: Who, dag: Name = "", state: State = "", offset: Offset = 0, limit: Limit = 50
 ) -> Json:
     """Return the runs of Dags that the user may see, newest first; all, or those in one state."""
-    mine = [job for job in board.jobs() if who.may(job.dag_id)]
-    ends = [
-        end
-        for end in board.ends(dag_id=dag, runs=offset + (MOST_ROWS if state else limit))
-        if who.may(end.origin.dag_id)
-    ]
-    noted = board.noted()
-    found = [
-        parts
-        for parts in runs.of_jobs(mine, ends)
-        if dag in ("", parts.key.dag_id) and (not state or runs.brief(parts.run(noted))["state"] == state)
-    ]
-    shown = [runs.brief(parts.run(noted)) for parts in found[offset : offset + limit]]
-    dags = sorted({job.dag_id for job in mine if job.dag_id})
-    return Json({"runs": shown, "total": len(found), "dags": dags})
+    return Json(listed.list_runs(board, permitted=who.may, dag=dag, state=state, offset=offset, limit=limit))
 
 
 @api.get("/run")
 def one_run(here: Here, board: Jobs, who: Who, dag: Name, run: Name) -> Json:
     """Return one run of a Dag with all its jobs."""
     who.need(dag, DagAccessEntity.TASK_INSTANCE)
-    mine = [job for job in board.jobs() if (job.dag_id, job.run_id) == (dag, run)]
-    live = {job.job_id: job for job in board.now([job for job in mine if not job.is_trial])}
-    jobs, ends = [live.get(job.job_id, job) for job in mine], board.ends(dag_id=dag, run_id=run, runs=1)
-    for parts in runs.of_jobs(jobs, ends):
-        return Json(runs.whole(parts.run(board.noted()), jobs, ends))
-    return Json(runs.of_records(recorded.run(here.backend.store, dag, run)))
+    board.look()
+    mine = board.run(dag, run)
+    jobs = board.now([line for line in mine if not line.is_trial])
+    ends = board.ends(dag_id=dag, run_id=run, runs=1)
+    if not mine and not ends:
+        return Json(runs.of_records(recorded.run(here.backend.store, dag, run)))
+    live = {job.job_id: recorded.TriedJob.of(job.spec, job.status) for job in jobs if job.spec and job.status}
+    tried = [live.get(line.job_id) or line.tried for line in reversed(mine)]
+    parts = recorded.RunParts.of([job for job in tried if job], ends)
+    trials = [line for line in mine if line.is_trial]
+    return Json(runs.whole(parts.run(board.noted()), jobs, trials, ends))
 
 
 @api.get("/run_diff")

@@ -21,7 +21,8 @@ from muster.core.errors import MusterError, NotFound
 from muster.core.names import check_label
 from muster.core.text import one_line
 from muster.core.wire import plain
-from muster.ext.page.described import drift_reports
+from muster.ext.page.board import Board
+from muster.ext.page.described import drift_report
 from muster.ext.page.parts import Jobs, Served
 from muster.ext.page.queued import runs_waiting
 
@@ -34,7 +35,7 @@ Reason = Annotated[str, Query(max_length=400)]
 @api.get("/deployments", dependencies=[assets])
 def deployments(jobs: Jobs, served: Served, who: Who) -> Json:
     """Return every deployment, with its revisions, their figures and its newest drift report."""
-    reports = drift_reports(job for job in jobs.jobs() if who.may(job.dag_id))
+    reports = _reports(jobs, who)
     return Json({"deployments": [{**each, "report": reports.get(each["name"])} for each in served.all()]})
 
 
@@ -47,11 +48,10 @@ def deployment(here: Here, jobs: Jobs, served: Served, who: Who, name: str) -> J
     found = served.one(name)
     status = next(each for each in served.statuses() if each.name == name)
     changing = _may(here, who, status)
-    reports = drift_reports(job for job in jobs.jobs() if who.may(job.dag_id))
     return Json(
         {
             **found,
-            "report": reports.get(name),
+            "report": _reports(jobs, who).get(name),
             "curl": _curl(here, status),
             "may": {"change": changing},
             "back": _back(status),
@@ -117,7 +117,8 @@ def retire(here: Here, who: Who, name: str) -> Json:
 def queue(here: Here, jobs: Jobs, who: Who) -> Json:
     """Return every queue, what waits in it and why, and the GPUs by class, node and team."""
     queues = here.capacity.queues()
-    dags = {job.job_id: job.dag_id for job in jobs.jobs() if not job.ended}
+    jobs.look()
+    dags = {line.job_id: line.dag_id for line in jobs.open()}
     waiting = [_waiting(each, who, dags) for each in queues.waiting]
     gpus = here.capacity.gpus()
     cards = {
@@ -191,3 +192,10 @@ def _curl(here: Site, status: DeploymentStatus) -> str:
     smoke, token = (entry.spec.smoke, entry.spec.tokens) if entry else ((), False)
     example = example_of(here.backend.store, champion.model.address) if champion and not smoke else ""
     return curl_line(status, smoke, token=token, example=example)
+
+
+def _reports(board: Board, who: UserRights) -> dict[str, dict[str, Any]]:
+    """Return the newest drift report of each deployment, by its name."""
+    board.look()
+    lines = board.reports(board.dags(who.may))
+    return {name: drift_report(job) for name, line in lines.items() for job in board.jobs([line])}

@@ -38,9 +38,10 @@ def images() -> Json:
 @api.get("/upkeep")
 def kept(here: Here, jobs: Jobs, who: Who) -> Json:
     """Return the room of the store, its last check, and the files that ended jobs keep; of jobs that the user may not see a sum."""
-    store, dags = here.backend.store, {job.job_id: job.dag_id for job in jobs.jobs()}
+    jobs.look()
+    store, mine = here.backend.store, {line.job_id for line in jobs.lines(jobs.dags(who.may))}
     held = store.held()
-    shown = [each for each in held if who.may(dags.get(each.job_id, ""))]
+    shown = [each for each in held if each.job_id in mine]
     others = sum(each.outputs_bytes + each.checkpoints_bytes for each in held if each not in shown)
     return Json(
         {

@@ -186,7 +186,8 @@ def _readable(who: UserRights) -> Permitted:
 
 
 def _uses(board: Board, who: UserRights) -> Uses:
-    return Uses(job for job in board.jobs() if who.may(job.dag_id))
+    board.look()
+    return Uses(board, board.dags(who.may))
 
 
 def _code(record: Record) -> str:

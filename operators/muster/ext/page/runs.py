@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 from urllib.parse import quote
 
 from muster.core.origin import MUSTER_RUN
 from muster.core.status import JobState
 from muster.core.wire import plain
-from muster.ext.page.board import Job
+from muster.ext.page.board import Job, Line
 from muster.ext.page.described import row
-from muster.volumes import runs
 from muster.volumes.base import TaskEnd
-from muster.volumes.runs import Run, RunParts, RunStage
-
-
-def of_jobs(jobs: Sequence[Job], ends: Iterable[TaskEnd] = ()) -> list[RunParts]:
-    """Return the runs of these jobs and tasks, which are newest first; see :func:`muster.volumes.runs.of_jobs`."""
-    return runs.of_jobs([(job.spec, job.status) for job in reversed(jobs) if job.spec and job.status], ends)
+from muster.volumes.runs import Run, RunStage
 
 
 def brief(run: Run) -> dict[str, Any]:
@@ -36,19 +30,18 @@ def brief(run: Run) -> dict[str, Any]:
     }
 
 
-def whole(run: Run, jobs: Sequence[Job], ends: Sequence[TaskEnd]) -> dict[str, Any]:
+def whole(run: Run, jobs: Sequence[Job], trials: Sequence[Line], ends: Sequence[TaskEnd]) -> dict[str, Any]:
     """Return a run with every job of each stage, what it was given and what it made.
 
-    :param jobs: the run's, newest first, as `ends`.
+    :param jobs: the run's without those of trials, newest first, as `trials` and `ends`.
     """
     newest = {end.origin.stage: end for end in reversed(ends)}
     told = [
         each for each in run.stages if not each.jobs or each.kept_of or each.state is not each.jobs[-1].state
     ]
-    trials = [job for job in jobs if job.is_trial]
     return {
         **brief(run),
-        "jobs": [_line(job) for job in reversed(jobs) if not job.is_trial],
+        "jobs": [_line(job) for job in reversed(jobs)],
         "ends": [_end(stage, newest[stage.title]) for stage in told if stage.title in newest],
         "searching": [_searching(stage, trials) for stage in told if stage.title not in newest],
     }
@@ -73,17 +66,17 @@ def _word(stage: RunStage) -> str:
     return "kept" if stage.kept_of else stage.state.value
 
 
-def _searching(stage: RunStage, trials: Sequence[Job]) -> dict[str, Any]:
+def _searching(stage: RunStage, trials: Sequence[Line]) -> dict[str, Any]:
     """Return a search whose task has not ended since its newest trial began. :param trials: the run's, newest first."""
-    statuses = [job.status for job in trials if job.status and job.stage == stage.title]
+    tried = [line.tried for line in trials if line.tried and line.tried.origin.stage == stage.title]
     over = stage.state.ended
     return {
         "stage": stage.title,
         "state": stage.state.value,
         "search_id": stage.search_id,
-        "submitted": statuses[-1].submitted,
-        "started": statuses[-1].started,
-        "ended": max(status.ended or 0.0 for status in statuses) if over else None,
+        "submitted": tried[-1].submitted,
+        "started": tried[-1].started,
+        "ended": max(each.ended or 0.0 for each in tried) if over else None,
     }
 
 

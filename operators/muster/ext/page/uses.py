@@ -7,19 +7,25 @@ deleted (30 days after their end) are left out.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import cached_property
 
-from muster.ext.page.board import Job
+from muster.ext.page.board import Board, Job, Line
 
 
-class Use(NamedTuple):
-    """A job that read a version, and the name of the input."""
+@dataclass(frozen=True)
+class Use:
+    """A job that read a version, and the name of the input. Its documents are read when they are asked for."""
 
-    job: Job
+    line: Line
     name: str
+    board: Board
+
+    @cached_property
+    def job(self) -> Job:
+        """The job with its documents; only with its id where gc deleted it just now."""
+        return next(iter(self.board.jobs([self.line])), Job(job_id=self.line.job_id))
 
     @property
     def made(self) -> tuple[str, ...]:
@@ -44,18 +50,15 @@ class Descendant:
 
 
 class Uses:
-    """The uses of every version by these jobs. :param jobs: newest first; only those that the user may see."""
+    """The uses of every version by the jobs of these Dags."""
 
-    def __init__(self, jobs: Iterable[Job]) -> None:
-        self._by_version: dict[str, list[Use]] = defaultdict(list)
-        for job in jobs:
-            for name, given in (job.spec.inputs if job.spec else {}).items():
-                for version in given.versions:
-                    self._by_version[version.address].append(Use(job, name))
+    def __init__(self, board: Board, dags: Collection[str]) -> None:
+        self._board, self._dags = board, dags
 
     def of(self, address: str) -> list[Use]:
         """Return the uses of one version, the newest job first."""
-        return self._by_version.get(address, [])
+        found = self._board.readers(address)
+        return [Use(line, name, self._board) for line, name in found if line.dag_id in self._dags]
 
     def descendants(self, address: str) -> Iterator[Descendant]:
         """Walk forward from a version, nearest first.

@@ -8,8 +8,8 @@ from muster.airflow.operators.validate import ENTRYPOINT
 from muster.core.job import JobSpec, Role
 from muster.core.origin import Origin
 from muster.core.status import JobResult, JobState, JobStatus
-from muster.ext.page.board import Job
-from muster.ext.page.described import VALIDATION, detail, row
+from muster.ext.page.board import VALIDATION, Job
+from muster.ext.page.described import detail, row
 
 FAILED = {"expectations": 30.0, "failed": 2.0, "rows": 7.0}
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+from tests.unit.ext.page.boards import Ledgered
 
 from muster.core.data import Input, Pinned
 from muster.core.job import JobSpec, Role
@@ -36,15 +39,16 @@ ROWS, MODEL, CARD, DOCS = (f"volume://a/{name}@1" for name in ("rows", "model", 
 
 
 @pytest.fixture
-def uses() -> Uses:
-    return Uses(
-        [
-            job("card", reads={"model": (MODEL,)}, makes=(CARD,)),
-            job("train", reads={"train": (ROWS,), "test": (ROWS,)}, makes=(MODEL,)),
-            job("broken", reads={"train": (ROWS,)}),
-            Job(job_id="torn", error="its spec cannot be read"),
-        ]
-    )
+def uses(tmp_path: Path) -> Uses:
+    board = Ledgered(
+        tmp_path,
+        job("card", reads={"model": (MODEL,)}, makes=(CARD,)),
+        job("train", reads={"train": (ROWS,), "test": (ROWS,)}, makes=(MODEL,)),
+        job("broken", reads={"train": (ROWS,)}),
+        Job(job_id="torn", error="its spec cannot be read"),
+    ).board
+    board.look()
+    return Uses(board, board.dags(lambda _: True))
 
 
 def test_a_version_knows_the_jobs_that_read_it_under_each_name(uses: Uses) -> None:
