@@ -23,8 +23,7 @@ from muster.core.series import Series
 from muster.core.space import choice, integers
 from muster.ext.page.files import document, files
 from muster.ext.search import trials
-from muster.ext.search.page import KnownSearches, described
-from muster.ext.search.trial_curves import TrialCurves
+from muster.ext.search.routes import KnownSearches, TrialCurves, described
 from muster.volumes.folder import FolderStore
 
 pytestmark = pytest.mark.slow

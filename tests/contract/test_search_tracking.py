@@ -31,8 +31,7 @@ from muster.core.settings import Settings
 from muster.core.space import uniform
 from muster.ext.search.driver import SearchDriver
 from muster.ext.search.mlflow import helper
-from muster.ext.search.mlflow.reach import Beside, reach
-from muster.ext.search.mlflow.runs import MlflowRun, MlflowRuns
+from muster.ext.search.mlflow.reach import Beside, MlflowRun, MlflowRuns, reach
 from muster.images.environment import Environments
 from muster.images.folders import find_image, image_folders, put_image
 from muster.volumes.folder import FolderStore

@@ -78,7 +78,7 @@ BY_HAND = {
     "backends.request_log": "a process of the same release's, in the model server's image",
     "ext.search.tracking": "tags for MLflow, which an author may give",
     "ext.notebook.commands": "what its own --check prints",
-    "cli.object_stores": "of the program in an image of the same release, in a process of its own",
+    "cli.transfer": "of the program in an image of the same release, in a process of its own",
     "cli.warm.place": "of a process of the same release",
     "cli.warm.server": "of a process of the same release: the key compares all imported files",
     "ext.notebook.kernel": "inputs, of the command that starts it",

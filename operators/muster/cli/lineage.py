@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import typer
 
-from muster.cli.screen import digest, safe, say, size, when
+from muster.cli.screen import Table, digest, safe, say, size, when
 from muster.core.address import pinned
 from muster.core.data import Pinned
+from muster.core.errors import NotFound
+from muster.core.names import nearest
 from muster.core.text import shortened
 from muster.core.wire import plain
 from muster.volumes.base import Record, Version
 from muster.volumes.lineage import Ancestor
+
+if TYPE_CHECKING:
+    from muster.volumes.base import Record, Version
+
 
 LONGEST = 60
 SHOWN = 3  # versions of one input on one line; `muster volumes show` lists them all
@@ -114,3 +120,56 @@ def _input(version: Pinned) -> str:
     name = version.address.removeprefix("volume://")
     partition = f", {version.partition}" if version.partition else ""
     return f"{name} ({digest(version.digest)}{partition})"
+
+
+Row = TypeVar("Row")
+
+
+def columns_of(columns: str | None, sort: str | None) -> list[str]:
+    """Return the names of the columns, that by which the table is sorted included."""
+    given = [name.strip() for name in (columns or "").split(",") if name.strip()]
+    return list(dict.fromkeys([*given, *([sort] if sort and sort not in given else [])]))
+
+
+def check_columns(wanted: Sequence[str], records: Sequence[Record]) -> None:
+    """Refuse a name that no version has as a metric or param. :raises NotFound: the message names near ones."""
+    known = {name for record in records for name in (*record.metrics, *record.params)}
+    for name in wanted:
+        if records and name not in known:
+            near = nearest(name, known)
+            there = f"there are {', '.join(sorted(known)[:12])}" if known else "they have none"
+            raise NotFound(
+                f"no version here has a metric or param {name!r:.80}{f'; did you mean {near}?' if near else ''}; {there}"
+            )
+
+
+def ranked(chosen: Sequence[tuple[Record, Row]], name: str, *, ascending: bool) -> list[tuple[Record, Row]]:
+    """Sort versions by a metric or param, the greatest first; texts after numbers, and those without it last."""
+
+    def place(pair: tuple[Record, Row]) -> tuple[bool, Any]:
+        value = _of_record(pair[0], name)
+        number = isinstance(value, (int, float))
+        return number != ascending, value if number else str(value)
+
+    with_it = [pair for pair in chosen if _of_record(pair[0], name) is not None]
+    without = [pair for pair in chosen if _of_record(pair[0], name) is None]
+    return [*sorted(with_it, key=place, reverse=not ascending), *without]
+
+
+def table(chosen: Sequence[tuple[Record, Version]], columns: Sequence[str]) -> Table:
+    """Return one line a version: its number, partition, time, and the columns; a metric goes before a param of its name."""
+    made = Table(["version", "partition", "made", *(f">{name}" for name in columns)])
+    for record, version in chosen:
+        cells = [_text(_of_record(record, name)) for name in columns]
+        made.add(f"@{version.number}", version.partition, when(version.created), *cells)
+    return made
+
+
+def _of_record(record: Record, name: str) -> Any:
+    return record.metrics.get(name, record.params.get(name))
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return ""
+    return f"{value:.6g}" if isinstance(value, float) else str(value)

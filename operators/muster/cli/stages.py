@@ -6,16 +6,17 @@ a line.
 
 from __future__ import annotations
 
+import select
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, NamedTuple
 
-from muster.cli.asking import Asking
 from muster.cli.progress import Seldom
 from muster.cli.screen import STATE_COLOURS, note, safe, seconds
 from muster.core.address import shown
+from muster.core.errors import SpecError
 from muster.core.status import JobState
 
 if TYPE_CHECKING:
@@ -24,6 +25,38 @@ if TYPE_CHECKING:
 
     from muster.airflow.embedded.result import Approval, Instance, Listener, Stage
     from muster.core.status import JobStatus
+
+
+class Asking:
+    """One person, who is asked one question at a time.
+
+    :param show: prints a line.
+    """
+
+    def __init__(self, show: Callable[[str], None]) -> None:
+        self._show = show
+        self._asked: Approval | None = None
+
+    @property
+    def possible(self) -> bool:
+        """Whether a person may be there."""
+        return sys.stdin is not None and sys.stdin.isatty()
+
+    def __call__(self, question: Approval) -> tuple[str, ...] | None:
+        """Return the options chosen, once a line names them."""
+        if question is not self._asked:
+            self._asked = question
+            for line in (f"{question.task} asks: {question.subject}", *question.body.splitlines()):
+                self._show(line)
+            self._show(f"type {' or '.join(question.options)}:")
+        if not select.select([sys.stdin], [], [], 0)[0]:
+            return None
+        try:
+            return question.chosen(sys.stdin.readline())
+        except SpecError as error:
+            self._show(str(error))
+            return None
+
 
 WAITING, RUNNING = "waiting", "running"
 _OF_A_RANK = "[rank "

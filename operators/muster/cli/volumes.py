@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from muster.cli import code, transfer, upkeep
+from muster.cli import transfer, upkeep
 from muster.cli.command import Json, Where, example, group, open_store, store_is_here
 from muster.cli.diff import diff
 from muster.cli.screen import Table, emit, note, safe, say, size, when
 from muster.core.address import Address
-from muster.core.errors import Corrupt, NotFound
+from muster.core.errors import Corrupt, NotFound, SpecError
+from muster.core.settings import Settings
 from muster.core.wire import plain
+from muster.volumes.changes import files_below
 
 if TYPE_CHECKING:
     from muster.volumes.base import Record, Version
     from muster.volumes.protocols import LocalStore
 
-EVERY = 1 << 30
+
+_PREFIX = "b3:"
+_DIGITS = 64
+
 
 app = group("Versioned volumes: what jobs read and write.")
 
@@ -94,7 +100,7 @@ def log(
 
     For each version: code, inputs with their digests, params, metrics, job and run. With --sort or --columns a line each.
     """
-    from muster.cli import lineage, ranking
+    from muster.cli import lineage
 
     if ascending and sort is None:
         raise typer.BadParameter("--ascending is for --sort: give it a metric or param")
@@ -102,14 +108,14 @@ def log(
     versions, count = _newest(store, volume, limit if sort is None else EVERY)
     records = store.records([version.address for version in versions])
     chosen = list(zip(records, versions, strict=True))
-    names = ranking.names(columns, sort)
-    ranking.check(names, records)
+    names = lineage.columns_of(columns, sort)
+    lineage.check_columns(names, records)
     if sort is not None:
-        chosen = ranking.ranked(chosen, sort, ascending=ascending)[:limit]
+        chosen = lineage.ranked(chosen, sort, ascending=ascending)[:limit]
     if as_json:
         emit([lineage.document(record, version) for record, version in chosen])
     elif names:
-        ranking.table(chosen, names).show(empty="no versions")
+        lineage.table(chosen, names).show(empty="no versions")
     else:
         for index, (record, version) in enumerate(chosen):
             if index:
@@ -212,14 +218,89 @@ def reinstate(address: Where) -> None:
 
 
 app.command("diff", epilog=example("muster volumes diff flights/model@1 flights/model@2"))(diff)
-app.command(
+
+
+@app.command(
     "code",
     epilog=example(
         "muster volumes code flights/model@7",
         "muster volumes code flights/model@7 train.py",
         "muster volumes code b3:46ada269 train.py",
     ),
-)(code.code)
+)
+def show_code(
+    address: Annotated[
+        str,
+        typer.Argument(
+            metavar="ADDRESS", help="A version, or the digest of a code snapshot, such as b3:46ada269."
+        ),
+    ],
+    file: Annotated[str | None, typer.Argument(metavar="[FILE]", help="A file of it, to print.")] = None,
+    *,
+    as_json: Json = False,
+) -> None:
+    """List the code that made a version, or print one file of it."""
+    store = open_store()
+    digest = _digest(store, address)
+    files = files_below(store.code(digest))
+    if file is not None:
+        if file not in files:
+            raise NotFound(f"code {digest[:11]} holds no {file!r:.120}; it holds {', '.join([*files][:8])}")
+        data = files[file].read_bytes()
+        if as_json:
+            emit({"code": digest, "file": file, "text": _text(data, file)})
+        else:
+            sys.stdout.buffer.write(data)
+            sys.stdout.buffer.flush()
+    elif as_json:
+        emit({"code": digest, "files": {path: where.stat().st_size for path, where in files.items()}})
+    else:
+        table = Table([">size", "file"])
+        for path, where in files.items():
+            table.add(size(where.stat().st_size), safe(path))
+        table.show(empty="no files")
+
+
+def _text(data: bytes, file: str) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise SpecError(f"{file!r:.120} is no text, which JSON could hold: leave --json out") from error
+
+
+def _digest(store: LocalStore, address: str) -> str:
+    """Return the full digest of the wanted snapshot."""
+    if not address.startswith(_PREFIX):
+        record = store.record(address)
+        if record.code is None:
+            made = record.note or "its origin is unknown"
+            raise NotFound(f"{record.volume}@{record.number} was not made by a Dag's code: {made}")
+        return record.code
+    digits = address.removeprefix(_PREFIX)
+    if len(digits) == _DIGITS:
+        return address
+    if not digits or set(digits) - set("0123456789abcdef"):
+        raise SpecError(
+            f"{address!r:.80} is no digest: expected b3: and its first digits, such as b3:46ada269"
+        )
+    if not store_is_here():
+        raise SpecError(
+            f"{address} is the beginning of a digest, and the store is a cluster's: name the version instead"
+        )
+    found = [path.name for path in (Settings.load().store / "code").glob(f"{digits}*")]
+    if len(found) != 1:
+        many = (
+            f"{len(found)} snapshots begin so" if found else "it was deleted by gc, or put into another store"
+        )
+        raise NotFound(
+            f"no code snapshot {address}: {many}; `muster volumes show` says which code made a version"
+        )
+    return _PREFIX + found[0]
+
+
+EVERY = 1 << 30
+
+
 app.command(
     "put",
     epilog=example(

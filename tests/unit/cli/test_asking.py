@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from muster.airflow.embedded.result import Approval
-from muster.cli.asking import Asking
+from muster.cli.stages import Asking
 from muster.core.errors import SpecError
 
 SURE = Approval(task="sure", subject="Give it?", body="5 %\nhave it", options=("Approve", "Reject"))

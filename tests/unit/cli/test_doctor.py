@@ -16,8 +16,7 @@ from typing import Any
 import pytest
 
 from muster.backends.local import checks
-from muster.cli.checks.airflow import old_runs
-from muster.cli.checks.command import cache_disk
+from muster.cli.checks.command import cache_disk, old_runs
 from muster.core.settings import Settings
 from muster.volumes.folder import FolderStore
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from muster.cli.event_files import EventFollower
+from muster.cli.tensorboard import EventFollower
 from muster.core.data import OutputTarget
 from muster.core.job import EVENTS, JobSpec, Role
 from muster.core.status import JobState, JobStatus

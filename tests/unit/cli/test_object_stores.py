@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from muster.cli.object_stores import passed
+from muster.cli.transfer import passed
 
 
 def test_without_a_connection_the_clients_own_variables_count_as_for_a_mirror() -> None:

@@ -1,7 +1,7 @@
 """A process that has Airflow imported waits some minutes for the next ``muster run`` of its home, and forks for it.
 
-``client`` finds or starts it, hands the command over and stands for it; ``server`` is the process; ``key`` says which of them
-may serve which command, and ``place`` where its socket is.
+``client`` says which may serve a command, finds or starts it, hands the command over and stands for it; ``server`` is the
+process, and ``place`` says where its socket is.
 """
 
 from __future__ import annotations

@@ -19,8 +19,7 @@ from io import TextIOWrapper
 from pathlib import Path
 
 from muster.cli import warm
-from muster.cli.warm.client import ENDED, RUN
-from muster.cli.warm.key import signature
+from muster.cli.warm.client import ENDED, RUN, signature
 from muster.cli.warm.place import ASK, FOLDER, Note, WarmPlace, is_ours, written
 from muster.core.linux import die_with
 

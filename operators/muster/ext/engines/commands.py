@@ -59,7 +59,7 @@ def spark(
     The job has an output called spark_events. While the job runs, its log grows here; after its success it is a version, and of
     a job that failed it stays for a week.
     """
-    from muster.cli.event_files import EventFollower
+    from muster.cli.tensorboard import EventFollower
 
     store = open_store()
     job_id = find_newest(store.ledger, job)

@@ -1,7 +1,7 @@
 """What Prometheus is told of jobs, queues, GPUs, the store and deployments; the same on one machine and a cluster.
 
-``table`` lists every metric; ``looks`` and ``jobs`` make its samples of what the store, the capacity and the deployments
-answer; ``collector`` asks them and remembers what they said; ``sources`` opens them; ``serve`` answers HTTP.
+``table`` lists every metric; ``sources`` makes its samples of what jobs, the store, the capacity and the deployments answer,
+and opens them; ``collector`` asks them, remembers what they said, and answers HTTP.
 """
 
 from __future__ import annotations

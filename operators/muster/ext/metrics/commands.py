@@ -46,7 +46,7 @@ def metrics(
     settings = Settings.load()
     if not serve:  # what serves may begin before the first job
         check_home(settings)
-    from muster.ext.metrics.serve import listening, page
+    from muster.ext.metrics.collector import listening, page
     from muster.ext.metrics.sources import collector_of
 
     with closing(collector_of(settings)) as collector:

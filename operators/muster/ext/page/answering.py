@@ -2,17 +2,79 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import defaultdict
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from muster.backends.releases.deployments import Deployments
-from muster.backends.releases.figures import DeploymentSample, look
-from muster.core.deployment import DeploymentStatus
+from muster.backends.releases.figures import DeploymentSample, Figures, added, look
+from muster.core.deployment import Counts, DeploymentStatus
+from muster.core.errors import MusterError
 from muster.core.wire import plain
-from muster.ext.page.history import EVERY_SECONDS, History
+
+if TYPE_CHECKING:
+    from muster.airflow.page.opening import Opening
+
+
+EVERY_SECONDS = 15.0
+COARSE = 20
+"""Fine intervals in a coarse one: five minutes."""
+
+MOST_FINE = 240
+MOST_COARSE = 576
+
+
+@dataclass(frozen=True)
+class Interval:
+    """What each revision answered between two times, in seconds since the epoch."""
+
+    began: float
+    ended: float
+    counts: Mapping[str, Counts]
+
+
+class History:
+    """The intervals of one deployment, oldest first. Not safe to share between threads."""
+
+    def __init__(self) -> None:
+        self._coarse: list[Interval] = []
+        self._fine: list[Interval] = []
+        self._last: tuple[float, DeploymentSample] | None = None
+
+    def note(self, at: float, seen: DeploymentSample) -> None:
+        """Take a reading of the counters. One that could not be had leaves a gap."""
+        if seen.counts is None:
+            self._last = None
+            return
+        if self._last is not None:
+            began, before = self._last
+            self._fine.append(Interval(began, at, seen.after(before).counts or {}))
+        self._last = (at, seen)
+        if len(self._fine) >= MOST_FINE + COARSE:
+            self._coarse.append(_joined(self._fine[:COARSE]))
+            del self._fine[:COARSE]
+            del self._coarse[:-MOST_COARSE]
+
+    def series(self) -> list[dict[str, Any]]:
+        """Return each interval's end and length in seconds, and by revision its figures."""
+        return [
+            {
+                "at": each.ended,
+                "seconds": each.ended - each.began,
+                "figures": {name: plain(Figures.of(counts)) for name, counts in each.counts.items()},
+            }
+            for each in (*self._coarse, *self._fine)
+        ]
+
+
+def _joined(several: list[Interval]) -> Interval:
+    return Interval(several[0].began, several[-1].ended, added(each.counts for each in several))
+
 
 _FRESH_SECONDS = 1.0
 WINDOW_SECONDS = 15.0
@@ -111,3 +173,38 @@ def _document(known: _Known) -> dict[str, Any]:
         "lately": plain(last.after(first).figures) if ended > began else {},
         "lately_seconds": round(ended - began, 1),
     }
+
+
+log = logging.getLogger(__name__)
+
+
+class CounterSampling:
+    """Reads every deployment's counters every 15 seconds, from the first request of the page on."""
+
+    def __init__(self, opening: Opening, *, seconds: float = EVERY_SECONDS) -> None:
+        self._opening = opening
+        self._seconds = seconds
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._over = threading.Event()
+
+    def begin(self) -> None:
+        """Start the thread; idempotent."""
+        if self._thread is not None:
+            return
+        with self._lock:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._sample, name="muster-deployments", daemon=True)
+                self._thread.start()
+
+    def end(self) -> None:
+        """Stop the thread, and wait for it."""
+        self._over.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _sample(self) -> None:
+        while not self._over.wait(self._seconds):
+            # What is away leaves a gap in the curves; the page itself says why.
+            with suppress(MusterError, OSError), self._opening.lent() as site:
+                site.part(Answering).remember()

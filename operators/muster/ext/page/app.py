@@ -19,10 +19,9 @@ from muster.airflow.page.route import Json, Site
 from muster.core.errors import Conflict, Corrupt, MusterError, NotFound, SpecError
 from muster.core.extensions import problems, used
 from muster.core.job import SecretRef
-from muster.ext.page import routes_jobs, routes_serving, routes_upkeep, routes_volumes
-from muster.ext.page.answering import Answering, Past
+from muster.ext.page import routes_jobs, routes_serving, routes_volumes
+from muster.ext.page.answering import Answering, CounterSampling, Past
 from muster.ext.page.files import TYPES, document, files
-from muster.ext.page.sampling import CounterSampling
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -66,7 +65,7 @@ def create_app() -> FastAPI:
     app.add_exception_handler(OSError, _refused)
     app.add_exception_handler(HTTPException, _http)
     app.add_exception_handler(RoutingError, _lost)
-    own = [each.api for each in (routes_jobs, routes_volumes, routes_serving, routes_upkeep)]
+    own = [each.api for each in (routes_jobs, routes_volumes, routes_serving)]
     for router in (*own, *used(lambda each: each.routes)):
         app.include_router(router, prefix="/api", dependencies=[Depends(_begin)])
     for problem in problems():

@@ -56,11 +56,6 @@ class Job:
         return self.spec.origin.dag_id if self.spec else ""
 
     @property
-    def run_id(self) -> str:
-        """The run that submitted it; empty if none did."""
-        return self.spec.origin.run_id if self.spec else ""
-
-    @property
     def stage(self) -> str:
         """Its task, with the map index where it is mapped; empty of a job that cannot be read."""
         return self.spec.origin.stage if self.spec else ""

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from heapq import nlargest
 from typing import Any
+
+from airflow.models.dag import DagModel
+from airflow.models.dagrun import DagRun
+from airflow.utils.session import create_session
+from airflow.utils.state import DagRunState
+from sqlalchemy import func, select
 
 from muster.airflow.page.route import MOST_ROWS
 from muster.airflow.page.task import task
 from muster.core.origin import Origin
 from muster.core.status import JobState
 from muster.core.wire import plain
-from muster.ext.page import runs
 from muster.ext.page.board import Board, Job, Line, task_of
-from muster.ext.page.described import row
+from muster.ext.page.described import brief, row
 from muster.ext.page.graph import Permitted
 from muster.volumes.base import TaskEnd
 from muster.volumes.runs import RunParts
@@ -84,7 +89,7 @@ def first_screen(board: Board, *, permitted: Permitted) -> dict[str, Any]:
         "running": [row(job) for job in live if job.state != "queued"],
         "waiting": [row(job) for job in reversed(live) if job.state == "queued"],
         **_failed(board, mine, ends, {"running": len(active), "waiting": len(waits)}),
-        "runs": [runs.brief(parts.run(noted)) for parts in shown],
+        "runs": [brief(parts.run(noted)) for parts in shown],
         "states": board.ended(mine) + Counter(line.state for line in going_on),
         "warning": board.warning(),
     }
@@ -106,13 +111,13 @@ def list_runs(
 
     def state_of(parts: RunParts) -> str:
         told = (parts.key.dag_id, parts.key.run_id) in noted
-        return (not told and board.settled(parts)) or runs.brief(parts.run(noted))["state"]
+        return (not told and board.settled(parts)) or brief(parts.run(noted))["state"]
 
     found, total = board.runs(ends, asked, None if state else offset + limit)
     if state:
         found = [parts for parts in found if state_of(parts) == state]
         total = len(found)
-    shown = [runs.brief(parts.run(noted)) for parts in found[offset : offset + limit]]
+    shown = [brief(parts.run(noted)) for parts in found[offset : offset + limit]]
     return {"runs": shown, "total": total, "dags": sorted(mine - {""})}
 
 
@@ -159,3 +164,30 @@ def _failure(what: Job | TaskEnd) -> dict[str, Any]:
         **task(origin),
         "error": what.line,
     }
+
+
+def runs_waiting(dags: Iterable[str], *, permitted: Callable[[str], bool]) -> list[dict[str, Any]]:
+    """Return the number of waiting runs of each Dag that has some, and what holds them there."""
+    mine = [dag_id for dag_id in dags if permitted(dag_id)]
+    going = (DagRunState.QUEUED, DagRunState.RUNNING)
+    with create_session() as session:
+        found = session.execute(
+            select(DagRun.dag_id, DagRun.state, func.count())
+            .where(DagRun.state.in_(going), DagRun.dag_id.in_(mine))
+            .group_by(DagRun.dag_id, DagRun.state)
+        )
+        counts = {(dag_id, state): many for dag_id, state, many in found}
+        waiting = sorted(dag_id for dag_id, state in counts if state == DagRunState.QUEUED)
+        known = {
+            dag.dag_id: dag for dag in session.scalars(select(DagModel).where(DagModel.dag_id.in_(waiting)))
+        }
+    return [
+        {
+            "dag_id": dag_id,
+            "waiting": counts[dag_id, DagRunState.QUEUED],
+            "running": counts.get((dag_id, DagRunState.RUNNING), 0),
+            "most": known[dag_id].max_active_runs if dag_id in known else None,
+            "paused": bool(known[dag_id].is_paused) if dag_id in known else False,
+        }
+        for dag_id in waiting
+    ]

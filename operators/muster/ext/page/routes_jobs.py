@@ -16,11 +16,11 @@ from muster.core.cancelling import on_page
 from muster.core.names import check_job_id
 from muster.core.origin import Origin
 from muster.core.wire import plain
-from muster.ext.page import described, listed, logs, runs
+from muster.ext.page import described, listed, logs
 from muster.ext.page.board import STATES, Board, Job
+from muster.ext.page.described import differences
+from muster.ext.page.listed import runs_waiting
 from muster.ext.page.parts import Jobs
-from muster.ext.page.queued import runs_waiting
-from muster.ext.page.run_diff import differences
 from muster.volumes import runs as recorded
 
 api = APIRouter(default_response_class=Json)
@@ -129,12 +129,12 @@ def one_run(here: Here, board: Jobs, who: Who, dag: Name, run: Name) -> Json:
     jobs = board.now([line for line in mine if not line.is_trial])
     ends = board.ends(dag_id=dag, run_id=run, runs=1)
     if not mine and not ends:
-        return Json(runs.of_records(recorded.run(here.backend.store, dag, run)))
+        return Json(described.of_records(recorded.run(here.backend.store, dag, run)))
     live = {job.job_id: recorded.TriedJob.of(job.spec, job.status) for job in jobs if job.spec and job.status}
     tried = [live.get(line.job_id) or line.tried for line in reversed(mine)]
     parts = recorded.RunParts.of([job for job in tried if job], ends)
     trials = [line for line in mine if line.is_trial]
-    return Json(runs.whole(parts.run(board.noted()), jobs, trials, ends))
+    return Json(described.whole(parts.run(board.noted()), jobs, trials, ends))
 
 
 @api.get("/run_diff")

@@ -1,16 +1,19 @@
-"""The page's routes of deployments and of what there is to run on: figures, promote and roll back, queue and GPUs."""
+"""The page's routes of deployments, of what there is to run on, and of upkeep: figures, promote and roll back, queue, GPUs, the store's room."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
 from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
+from airflow.configuration import conf
 from fastapi import APIRouter, Depends, Query
 
 from muster.airflow.operators.releasing import curl_line, example_of
 from muster.airflow.page import audit
 from muster.airflow.page.access import UserRights, Who, assets, same_site
 from muster.airflow.page.route import Here, Json, Site
+from muster.airflow.site import open_place
 from muster.backends.capacity import WaitingJob
 from muster.backends.releases.book import Book
 from muster.backends.releases.manual import promote as give_everything
@@ -19,12 +22,15 @@ from muster.backends.releases.manual import roll_back, to_be_rolled_back
 from muster.core.deployment import DeploymentStatus
 from muster.core.errors import MusterError, NotFound
 from muster.core.names import check_label
+from muster.core.settings import Settings
 from muster.core.text import one_line
 from muster.core.wire import plain
 from muster.ext.page.board import Board
 from muster.ext.page.described import drift_report
+from muster.ext.page.listed import runs_waiting
 from muster.ext.page.parts import Jobs, Served
-from muster.ext.page.queued import runs_waiting
+from muster.volumes.base import UpkeepKind
+from muster.volumes.protocols import Store
 
 api = APIRouter(default_response_class=Json)
 
@@ -199,3 +205,52 @@ def _reports(board: Board, who: UserRights) -> dict[str, dict[str, Any]]:
     board.look()
     lines = board.reports(board.dags(who.may))
     return {name: drift_report(job) for name, line in lines.items() for job in board.jobs([line])}
+
+
+@api.get("/images", dependencies=[assets])
+def images() -> Json:
+    """Return every image that a Dag here may name, as ``muster images ls`` does.
+
+    ``here`` is whether jobs run on this machine; else they run in containers, and what is built here says nothing.
+    """
+    from muster.images.folders import images_of  # not needed for the first answer
+
+    settings = Settings.load()
+    project = Path(conf.get("core", "dags_folder")).parent
+    here = open_place(settings).here
+    return Json({"here": here, "images": plain(list(images_of(settings, project)))})
+
+
+@api.get("/upkeep", dependencies=[assets])
+def kept(here: Here, jobs: Jobs, who: Who) -> Json:
+    """Return the room of the store, its last check, and the files that ended jobs keep; of jobs that the user may not see a sum."""
+    jobs.look()
+    store, mine = here.backend.store, {line.job_id for line in jobs.lines(jobs.dags(who.may))}
+    held = store.held()
+    shown = [each for each in held if each.job_id in mine]
+    others = sum(each.outputs_bytes + each.checkpoints_bytes for each in held if each not in shown)
+    return Json(
+        {
+            "room": _room(store),
+            "checked": _checked(store),
+            "held": plain(shown),
+            "held_by_others_bytes": others,
+        }
+    )
+
+
+def _checked(store: Store) -> dict[str, Any] | None:
+    """Return what the last check found; None where there was none."""
+    notes = [note for note in store.upkept() if note.checked is not None]
+    if not notes:
+        return None
+    last = max(notes, key=lambda note: note.at)
+    return {**plain(last.checked), "at": last.at, "deep": last.work is UpkeepKind.FSCK_DEEP}
+
+
+def _room(store: Store) -> dict[str, Any]:
+    try:
+        room = store.room()
+    except MusterError as error:  # such as a service of an older release
+        return {"text": f"how much room the store has is not known: {error}", "comfortable": True}
+    return {"text": str(room), "comfortable": room.comfortable}

@@ -24,12 +24,12 @@ from muster.core.names import check_digest, check_volume
 from muster.core.origin import Origin
 from muster.core.settings import Settings
 from muster.core.text import one_line
-from muster.ext.page import beside, comparing, snapshots, versions
+from muster.ext.page import snapshots, versions
 from muster.ext.page.board import Board
 from muster.ext.page.graph import Permitted
 from muster.ext.page.parts import Jobs, Served
 from muster.ext.page.preview import markdown, preview
-from muster.ext.page.uses import Uses
+from muster.ext.page.uses import Uses, documents_of, used_by
 from muster.volumes.base import Record
 from muster.volumes.documents import HEADERS, parse, show
 
@@ -87,8 +87,8 @@ def version(here: Here, jobs: Jobs, served: Served, who: Who, address: Text) -> 
         {
             **found,
             "lineage": versions.lineage(store, exact, uses, permitted=who.may),
-            "documents": beside.documents(store, uses, exact, record, readable=readable),
-            "used_by": beside.used_by(uses, exact),
+            "documents": documents_of(store, uses, exact, record, readable=readable),
+            "used_by": used_by(uses, exact),
             "served_by": [each.name for each in served.statuses() if _serves(each, exact)],
             **(_tracked(here, record.job_id) if who.may(record.origin.dag_id) else {}),
             "may": {"change": _may_change(who, record)},
@@ -123,7 +123,7 @@ def lineage(here: Here, jobs: Jobs, who: Who, address: Text) -> Json:
 def compare(here: Here, who: Who, version: Several = None) -> Json:
     """Return versions side by side."""
     store = here.backend.store
-    return Json(comparing.side_by_side(store, version or [], permitted=who.may, readable=_readable(who)))
+    return Json(versions.side_by_side(store, version or [], permitted=who.may, readable=_readable(who)))
 
 
 @api.get("/code")

@@ -22,8 +22,7 @@ from muster.backends.tracking import Tracking
 from muster.core.errors import ImageError, MusterError, SpecError
 from muster.core.job import MLFLOW_TAG, MLFLOW_TAGS
 from muster.core.search import Event, EventKind
-from muster.ext.search.mlflow.reach import reach
-from muster.ext.search.mlflow.runs import PARENT, MlflowMetric, MlflowRun, MlflowRuns
+from muster.ext.search.mlflow.reach import PARENT, MlflowMetric, MlflowRun, MlflowRuns, reach
 from muster.ext.search.state import Phase, SearchState, Trial
 
 if TYPE_CHECKING:

@@ -10,8 +10,7 @@ from datetime import datetime
 from http.client import HTTPException
 from typing import Any
 
-from muster.ext.up.home import USER, UpHome
-from muster.ext.up.maintenance import BUNDLE
+from muster.ext.up.home import BUNDLE, USER, UpHome
 
 # Requests to this machine use no proxy.
 _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))

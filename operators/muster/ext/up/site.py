@@ -2,27 +2,96 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
+import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import Protocol
 
+import muster
 from muster.airflow.embedded.cleaning import DAY_SECONDS, due_in
+from muster.airflow.embedded.database import DATABASE, migrate_by
 from muster.cli.foreground import check_port
-from muster.core.errors import BackendError, MusterError
+from muster.core.errors import BackendError, MusterError, SpecError
 from muster.core.interpreters import python_command
-from muster.core.locks import locked_if_free
+from muster.core.locks import locked, locked_if_free
 from muster.core.settings import Settings
 from muster.ext.up.api import Api, FoundDags
 from muster.ext.up.component import CLEANING
 from muster.ext.up.components import Component, stop
-from muster.ext.up.database import served
 from muster.ext.up.home import ADDRESS, UpHome
+from muster.ext.up.postgres import Postgres, check_answer, major_version
 from muster.ext.up.preload import PreloadedAirflow, preload
+
+_OWN_MIGRATION = "initdb(); from muster.ext.up.waking import install; install()"
+
+
+@contextmanager
+def served(home: UpHome, note: Callable[[str], None]) -> Iterator[Component | None]:
+    """Have the home's database answer within the block; yield its server, None where it is not this home's.
+
+    :param note: is told that there is a database of an earlier release, which is read no more.
+
+    :raises SpecError: the data is not this release's, or cannot be written.
+    :raises MusterError: it does not answer, or cannot be migrated.
+    """
+    if home.names_database():
+        try:
+            check_answer(home.configured_database())
+            migrate_by("initdb()", home.environment())  # nothing of muster's: it is a person's
+        except MusterError as error:
+            raise MusterError(f"{error}: is it what --database or own.cfg should name?") from error
+        yield None
+        return
+    with ExitStack() as opened:
+        try:
+            new = home.postgres.make(lambda: _template(home))
+            if new and (earlier := home.root / DATABASE).exists():
+                note(
+                    f"Airflow's runs begin anew, in {home.postgres.folder}; earlier ones are in {earlier}: to go on with it, write "
+                    f"sql_alchemy_conn = sqlite:///{earlier} under [database] in {home.root / 'own.cfg'}"
+                )
+            server = opened.enter_context(home.postgres.running())
+            migrate(home, home.postgres)
+        except OSError as error:
+            raise SpecError(f"{home.postgres.folder} cannot be written: {error}") from error
+        yield server
+
+
+def migrate(home: UpHome, postgres: Postgres) -> None:
+    """Bring a database to this release of Airflow, once."""
+    marker = postgres.folder / f"migrated-{_release()}"
+    if not marker.exists():
+        migrate_by(_OWN_MIGRATION, home.environment(), url=postgres.url)
+        marker.touch()
+
+
+def _template(home: UpHome) -> Path:
+    """Return a migrated, unused data folder from the cache, created if missing: both steps take seconds."""
+    cache = home.settings.cache / "airflow"
+    template = cache / f"postgres-{major_version()}-{_release()}"
+    with locked(cache / "postgres.lock"):
+        if not template.exists():
+            for left in cache.glob(".postgres-*"):
+                shutil.rmtree(left)
+            with tempfile.TemporaryDirectory(dir=cache, prefix=".postgres-") as place:
+                fresh = Postgres(folder=Path(place, "data"), log=Path(place, "log"))
+                fresh.initialise()
+                with fresh.running():
+                    migrate(home, fresh)
+                fresh.folder.replace(template)
+    return template
+
+
+def _release() -> str:
+    return f"{version('apache-airflow')}-{muster.__version__}"
+
 
 _HEALTHY_SECONDS = 45.0
 EARLY_DEATHS = 3

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from muster.airflow.embedded.home import EmbeddedHome
-from muster.cli.warm.key import key_of, signature
+from muster.cli.warm.client import key_of, signature
 from muster.core.settings import Settings
 
 

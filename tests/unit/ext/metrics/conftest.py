@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from muster.ext.metrics.collector import Look, MusterCollector
-from muster.ext.metrics.serve import page
+from muster.ext.metrics.collector import Look, MusterCollector, page
 from muster.ext.metrics.table import MetricsPart
 
 Values = Mapping[tuple[str, ...], float]

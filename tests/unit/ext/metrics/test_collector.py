@@ -12,10 +12,8 @@ from tests.unit.ext.metrics.conftest import Scrapes, values
 from tests.waiting import GUARD_SECONDS
 
 from muster.core.errors import SpecError, StoreError
-from muster.ext.metrics.collector import EVERY_SECONDS, MusterCollector
-from muster.ext.metrics.samples import Sample
-from muster.ext.metrics.serve import CONTENT_TYPE, listening
-from muster.ext.metrics.table import METRICS, NAMED, MetricKind, MetricsPart
+from muster.ext.metrics.collector import CONTENT_TYPE, EVERY_SECONDS, MusterCollector, listening
+from muster.ext.metrics.table import METRICS, NAMED, MetricKind, MetricsPart, Sample
 
 VOLUMES = Sample(metric="muster_volumes", value=2)
 JOBS = Sample(metric="muster_jobs", value=1, labels={"state": "running"})

@@ -13,9 +13,8 @@ from tests.unit.ext.metrics.conftest import Scrapes, values
 from muster.core.job import JobSpec, Role
 from muster.core.status import JobResult, JobState, JobStatus
 from muster.core.verdict import Cause, Verdict
-from muster.ext.metrics.samples import MOST_LABELS
 from muster.ext.metrics.sources import Jobs, overdue
-from muster.ext.metrics.table import MetricsPart
+from muster.ext.metrics.table import MOST_LABELS, MetricsPart
 from muster.volumes.folder import FolderStore
 from muster.volumes.ledger import FolderLedger
 

@@ -20,9 +20,8 @@ from muster.core.data import Pinned
 from muster.core.deployment import DeploymentStatus, Release, Revision, RevisionState
 from muster.core.errors import SpecError
 from muster.core.room import Room
-from muster.ext.metrics import looks
-from muster.ext.metrics.looks import MOST_VOLUMES, line_of
-from muster.ext.metrics.sources import Drifts
+from muster.ext.metrics import sources
+from muster.ext.metrics.sources import MOST_VOLUMES, Drifts, line_of
 from muster.ext.metrics.table import METRICS, MetricsPart
 from muster.volumes.folder import FolderStore
 
@@ -49,7 +48,7 @@ def test_a_store_tells_its_room_its_volumes_and_its_upkeep(
     for _ in range(2):
         newest = store.add("raw/rows", tmp_path / "rows")
     store.check()
-    found = told(scrapes, MetricsPart.STORE, lambda: looks.of_store(store))
+    found = told(scrapes, MetricsPart.STORE, lambda: sources.of_store(store))
     assert found["muster_volumes",] == 1
     assert found["muster_volume_versions", "raw/rows"] == 2
     assert found["muster_volume_newest_timestamp_seconds", "raw/rows"] == pytest.approx(newest.created)
@@ -71,8 +70,8 @@ def test_a_store_service_tells_the_same(tmp_path: Path, scrapes: Scrapes) -> Non
         (tmp_path / "a.csv").write_text("1\n")
         client.add("raw/rows", tmp_path / "a.csv")
         client.note_sweep()
-        found = told(scrapes, MetricsPart.STORE, lambda: looks.of_store(client))
-        behind = told(scrapes, MetricsPart.STORE, lambda: looks.of_store(FolderStore(service.root)))
+        found = told(scrapes, MetricsPart.STORE, lambda: sources.of_store(client))
+        behind = told(scrapes, MetricsPart.STORE, lambda: sources.of_store(FolderStore(service.root)))
     assert found.keys() == behind.keys()
     changing = ("muster_store_answer_seconds", "muster_store_free_bytes", "muster_store_free_files")
     same = [key for key in found if key[0] not in changing]
@@ -100,7 +99,7 @@ class Large:
 
 def test_the_cost_of_a_look_does_not_grow_beyond_its_volumes(scrapes: Scrapes) -> None:
     large = Large(10_000)
-    found = told(scrapes, MetricsPart.STORE, lambda: looks.of_store(large))  # type: ignore[arg-type]
+    found = told(scrapes, MetricsPart.STORE, lambda: sources.of_store(large))  # type: ignore[arg-type]
     assert large.asked == 3 + 2 * MOST_VOLUMES
     assert found["muster_volumes",] == 10_000
     assert sum(key[0] == "muster_volume_versions" for key in found) == MOST_VOLUMES
@@ -116,7 +115,7 @@ def test_of_a_volume_of_ten_thousand_versions_only_the_newest_is_read(
         (store.layout.version("raw/rows", number) / "data").mkdir(parents=True)
     (tmp_path / "a.csv").write_text("1\n")
     newest = store.add("raw/rows", tmp_path / "a.csv")
-    found = told(scrapes, MetricsPart.STORE, lambda: looks.of_store(store))
+    found = told(scrapes, MetricsPart.STORE, lambda: sources.of_store(store))
     assert found["muster_volume_versions", "raw/rows"] == newest.number == 10_000
     assert found["muster_volume_newest_timestamp_seconds", "raw/rows"] == pytest.approx(newest.created)
 
@@ -129,7 +128,7 @@ def test_queues_tell_who_waits_longest(scrapes: Scrapes) -> None:
         ),
         waiting=(WAITS, replace(WAITS, since=40.0), replace(WAITS, queue="elsewhere", since=1.0)),
     )
-    assert told(scrapes, MetricsPart.QUEUES, looks.of_queues(found)) == {
+    assert told(scrapes, MetricsPart.QUEUES, sources.of_queues(found)) == {
         ("muster_queue_jobs", "team-a", "waiting"): 2,
         ("muster_queue_jobs", "team-a", "running"): 1,
         ("muster_queue_jobs", "team-b", "waiting"): 0,
@@ -169,7 +168,7 @@ def test_gpus_tell_what_is_used_free_and_on_nodes_that_take_no_jobs(scrapes: Scr
             Share(team="t", flavor="f2", gpu_class="a100", quota=4, used=2, borrowed=1),
         ),
     )
-    assert told(scrapes, MetricsPart.GPUS, looks.of_gpus(found)) == {
+    assert told(scrapes, MetricsPart.GPUS, sources.of_gpus(found)) == {
         ("muster_gpus", "a100", "used"): 5,
         ("muster_gpus", "a100", "free"): 3,
         ("muster_gpus", "a100", "unavailable"): 8,
@@ -200,7 +199,7 @@ STATUS = DeploymentStatus(
 
 def of_status(scrapes: Scrapes, status: DeploymentStatus) -> dict[tuple[str, ...], float]:
     return told(
-        scrapes, MetricsPart.DEPLOYMENTS, lambda: looks.of_deployments([DeploymentSample(status=status)])
+        scrapes, MetricsPart.DEPLOYMENTS, lambda: sources.of_deployments([DeploymentSample(status=status)])
     )
 
 
@@ -260,5 +259,5 @@ def test_each_drift_is_announced_once_and_nothing_that_is_measured_depends_on_it
     drifts, repaired = Drifts(), replace(STATUS, drift="")
     for status in (STATUS, STATUS, repaired, replace(STATUS, drift="r1 is gone")):
         now[:] = [status]
-        assert list(drifts.look(some)) == list(looks.of_deployments([DeploymentSample(status=status)]))
+        assert list(drifts.look(some)) == list(sources.of_deployments([DeploymentSample(status=status)]))
     assert announced == ["flights: its route was edited", "flights: r1 is gone"]

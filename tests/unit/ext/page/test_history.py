@@ -6,7 +6,7 @@ from typing import Any
 
 from muster.backends.releases.figures import DeploymentSample
 from muster.core.deployment import Counts, DeploymentStatus
-from muster.ext.page.history import COARSE, MOST_COARSE, MOST_FINE, History
+from muster.ext.page.answering import COARSE, MOST_COARSE, MOST_FINE, History
 
 STATUS = DeploymentStatus(name="flights", url="", ready=True, token="1")
 

@@ -16,7 +16,7 @@ from muster.core.job import JobSpec, Role
 from muster.core.origin import Origin
 from muster.core.status import JobResult, JobState, JobStatus
 from muster.ext.page import board as boards
-from muster.ext.page import listed, runs
+from muster.ext.page import described, listed
 from muster.ext.page.board import VALIDATION, Board, Job
 from muster.volumes.base import TaskEnd
 from muster.volumes.runs import RunParts
@@ -73,7 +73,7 @@ def shown(board: Board, noted: Mapping[tuple[str, str], JobState] | None = None)
     board.look()
     found, total = board.runs(board.ends(), board.dags(everyone))
     assert total == len(found)
-    return [runs.brief(parts.run(noted or {})) for parts in found]
+    return [described.brief(parts.run(noted or {})) for parts in found]
 
 
 def whole(board: Board) -> dict[str, Any]:
@@ -82,7 +82,7 @@ def whole(board: Board) -> dict[str, Any]:
     lines, ends = board.run("d", "r1"), board.ends(dag_id="d", run_id="r1", runs=1)
     jobs = board.jobs(line for line in lines if not line.is_trial)
     parts = RunParts.of([line.tried for line in reversed(lines) if line.tried], ends)
-    return runs.whole(parts.run({}), jobs, [line for line in lines if line.is_trial], ends)
+    return described.whole(parts.run({}), jobs, [line for line in lines if line.is_trial], ends)
 
 
 def validation(job_id: str, *, failed: int) -> Job:

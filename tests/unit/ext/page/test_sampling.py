@@ -10,7 +10,7 @@ from typing import Any
 from tests.waiting import until
 
 from muster.core.errors import BackendError
-from muster.ext.page.sampling import CounterSampling
+from muster.ext.page.answering import CounterSampling
 
 
 class Lent:

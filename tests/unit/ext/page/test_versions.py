@@ -10,8 +10,7 @@ from tests.unit.backends.kubernetes import golden
 
 from muster.core.search import Search, SearchSpec
 from muster.core.space import loguniform
-from muster.ext.page.comparing import side_by_side
-from muster.ext.page.versions import MOST_FILES, VersionsQuery, columns, files, newest_of_each
+from muster.ext.page.versions import MOST_FILES, VersionsQuery, columns, files, newest_of_each, side_by_side
 from muster.ext.page.versions import version as shown
 from muster.ext.page.versions import versions as listed
 from muster.volumes.base import Version

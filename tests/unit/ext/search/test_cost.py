@@ -16,7 +16,7 @@ from muster.core.origin import Origin
 from muster.core.search import Budget, Mode, Sampler, SearchSpec, Stopping
 from muster.core.space import choice, uniform
 from muster.core.status import JobState, JobStatus
-from muster.ext.search.cost import Pace, estimate, pace
+from muster.ext.search.planned import Pace, estimate, pace
 from muster.ext.search.simulation import play
 from muster.volumes.folder import FolderStore
 

@@ -17,8 +17,7 @@ from muster.core.series import Curve, Series
 from muster.core.space import choice
 from muster.ext.search import trials
 from muster.ext.search.overview import SearchOverview
-from muster.ext.search.page import MOST_KNOWN, KnownSearches
-from muster.ext.search.trial_curves import TrialCurves
+from muster.ext.search.routes import MOST_KNOWN, KnownSearches, TrialCurves
 from muster.ext.search.trials import LONGEST, MOST_CURVES, MOST_DRAWN
 from muster.volumes.folder import FolderStore
 

@@ -16,8 +16,7 @@ from muster.core.job import JobSpec, Role
 from muster.core.origin import Origin
 from muster.core.search import Event, EventKind, Search, SearchSpec
 from muster.core.space import uniform
-from muster.ext.search.mlflow.reach import reach
-from muster.ext.search.mlflow.runs import MlflowRuns
+from muster.ext.search.mlflow.reach import MlflowRuns, reach
 from muster.ext.search.state import SearchState
 from muster.ext.search.tracking import Tracker, with_tags
 

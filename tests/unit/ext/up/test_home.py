@@ -13,14 +13,14 @@ import pytest
 from tests.disk import own_disk
 
 from muster.airflow.embedded import database
-from muster.cli.checks.airflow import maintenance, pools
+from muster.cli.checks.command import maintenance, pools
 from muster.core.errors import MusterError, SpecError
 from muster.core.settings import Settings
 from muster.ext.up.api import FoundDags
 from muster.ext.up.commands import Screen
-from muster.ext.up.database import served
 from muster.ext.up.home import UpHome
 from muster.ext.up.postgres import Postgres
+from muster.ext.up.site import served
 
 FAB = "airflow.providers.fab.auth_manager.fab_auth_manager.FabAuthManager"
 
@@ -86,7 +86,7 @@ def test_an_error_of_what_runs_on_the_database_is_not_the_database_s(
 ) -> None:
     monkeypatch.setattr(Postgres, "make", lambda *_: False)
     monkeypatch.setattr(Postgres, "running", lambda _: nullcontext())
-    monkeypatch.setattr("muster.ext.up.database.migrate", lambda *_: None)
+    monkeypatch.setattr("muster.ext.up.site.migrate", lambda *_: None)
     with pytest.raises(OSError, match="fork"), served(home, lambda _: None):
         raise OSError(errno.EAGAIN, "fork")
 

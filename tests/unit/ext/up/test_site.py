@@ -18,9 +18,9 @@ from tests.ports import free_port
 from muster.core.errors import Conflict, MusterError, SpecError
 from muster.core.locks import locked
 from muster.core.settings import Settings
-from muster.ext.up import components, maintenance, site
+from muster.ext.up import components, site
 from muster.ext.up.api import FoundDags
-from muster.ext.up.home import UpHome
+from muster.ext.up.home import UpHome, has_own
 
 
 class Said:
@@ -172,9 +172,9 @@ def test_settings_of_ones_own_win_and_are_checked(tmp_path: Path) -> None:
 
 def test_a_file_that_cannot_be_read_names_no_maintenance(tmp_path: Path) -> None:
     (tmp_path / "a.py").symlink_to("/proc/self/mem")  # is there, may be opened, and fails as it is read
-    assert not maintenance.has_own(tmp_path)
+    assert not has_own(tmp_path)
     (tmp_path / "b.py").write_text("muster_maintenance")
-    assert maintenance.has_own(tmp_path)
+    assert has_own(tmp_path)
 
 
 @pytest.mark.parametrize(
