@@ -88,11 +88,11 @@ def main(arguments: Sequence[str]) -> int:
 
 def measure(root: Path, *, rounds: int, requests: int) -> dict[str, list[tuple[float, float]]]:
     """Run every server in turns; return CPU microseconds a request and requests a second of each round."""
-    python = serve_image(root)
+    python, kserve = serve_image(root), serve_image(root, "kserve")
     model = onnx_graph.write_delays(root / "model")
     seen: dict[str, list[tuple[float, float]]] = {way: [] for way in WAYS}
     with ExitStack() as servers:
-        running = {way: servers.enter_context(serving(way, python, model, root)) for way in WAYS}
+        running = {way: servers.enter_context(serving(way, python, kserve, model, root)) for way in WAYS}
         for turn in range(rounds + 1):
             for way in WAYS:
                 figures = running[way].measure(requests // WAYS[way].fewer)
@@ -102,11 +102,11 @@ def measure(root: Path, *, rounds: int, requests: int) -> dict[str, list[tuple[f
 
 
 @contextmanager
-def serving(way: str, python: Path, model: Path, root: Path) -> Iterator[Running]:
-    """Run one server while the block runs."""
+def serving(way: str, python: Path, kserve: Path, model: Path, root: Path) -> Iterator[Running]:
+    """Run one server while the block runs. :param kserve: the Python that has KServe's SDK, and the messages of gRPC's clients."""
     shares = WAYS[way].shares
     if shares is None:
-        with by_hand(way, python, model, root) as running:
+        with by_hand(way, kserve if way == "kserve" else python, model, root) as running:
             yield running
         return
     with ExitStack() as opened:
@@ -121,7 +121,7 @@ def serving(way: str, python: Path, model: Path, root: Path) -> Iterator[Running
         server.share(shares)
         server.open()
         await_answer(port, lambda: True, root / way / "server.log")
-        yield (RunningGrpc(server.pid, grpc.getsockname()[1], python) if grpc else Running(server.pid, port))
+        yield (RunningGrpc(server.pid, grpc.getsockname()[1], kserve) if grpc else Running(server.pid, port))
 
 
 def summary(way: str, figures: Sequence[tuple[float, float]]) -> Cost:

@@ -1,6 +1,7 @@
-"""The servers to which ours is compared; runs in the image ``serve`` with the arguments ``WAY MODEL PORT``.
+"""The servers to which ours is compared; runs in the image ``serve``, or in ``kserve``, with the arguments
+``WAY MODEL PORT``.
 
-``bare`` is an ASGI function on uvicorn and uvloop that trusts its client; ``kserve`` is a model
+``bare`` is an ASGI function on uvicorn and uvloop that trusts its client; ``kserve``, in the image of that name, is a model
 class on KServe's ModelServer with its defaults (but without gRPC, which is not used here); ``plain`` is our
 server without metrics and with one revision. ``sessions MODEL MODEL`` is no server:
 it opens both models with ONNX Runtime and prints by how many bytes its Pss grew.
@@ -70,14 +71,14 @@ def kserve(model: str, port: int) -> None:
 
 
 def plain(model: str, port: int) -> None:
-    from muster_serving import kserve_server
+    from muster_serving import server
     from muster_serving.__main__ import parsed
     from muster_serving.metrics import RevisionMetrics
     from muster_serving.revisions import Revisions
 
     RevisionMetrics.count = lambda *_: None  # type: ignore[method-assign]
     Revisions.pick = lambda self: self.serving  # type: ignore[method-assign]
-    kserve_server.serve(parsed(["flights", f"--model={model}", f"--port={port}"]))
+    server.serve(parsed(["flights", f"--model={model}", f"--port={port}"]))
 
 
 def sessions(*models: str) -> None:

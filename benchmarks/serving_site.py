@@ -65,7 +65,7 @@ def serve_image(root: Path, name: str = "serve") -> Path:
 
 @dataclass(frozen=True)
 class RunningGrpc(Running):
-    """One that is asked over gRPC, by a client in the server's environment."""
+    """One that is asked over gRPC, by a client in the environment of the image ``kserve``."""
 
     python: Path
 

@@ -1,4 +1,4 @@
-"""The model servers: one runtime-neutral predictor under the KServe SDK and the Seldon Core wrapper.
+"""The model servers: one runtime-neutral predictor under our own server, KServe's SDK and Seldon Core's wrapper.
 
-This package runs in the images ``serve`` and ``seldon``, and imports nothing of muster.
+This package runs in the images ``serve``, ``kserve`` and ``seldon``, and imports nothing of muster.
 """

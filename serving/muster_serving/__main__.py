@@ -1,4 +1,4 @@
-"""The command of the images ``serve`` and ``seldon``: ``python -m muster_serving NAME …``."""
+"""The command of the images ``serve``, ``kserve`` and ``seldon``: ``python -m muster_serving NAME …``."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ def parsed(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("name", help="the deployment's name, which is also the model's name in every path")
     parser.add_argument(
         "--server",
-        choices=["kserve", "seldon", "workers"],
-        default="kserve",
-        help="the server around the predictor (default: kserve), or the workers of another container's server",
+        choices=list(_SERVERS),
+        default="serve",
+        help="serve is muster's own (the default), kserve has KServe's SDK around it, seldon is Seldon Core's wrapper; "
+        "workers are those of another container's server",
     )
     parser.add_argument("--model", type=Path, help="folder of the version to serve from the start")
     parser.add_argument("--revision", default="1", help="that version's revision name (default: 1)")
@@ -78,22 +79,24 @@ def main() -> None:
     if os.getpid() == 1:  # in a container: Linux drops a signal that process 1 does not handle
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # no request is under way yet
     arguments = parsed()
-    sys.argv = sys.argv[:1]  # kserve also reads sys.argv, at its import
     from muster_serving.errors import ModelError
 
     try:
-        {"kserve": _serve_kserve, "seldon": _serve_seldon, "workers": _host_workers}[arguments.server](
-            arguments
-        )
+        _SERVERS[arguments.server](arguments)
     except ModelError as error:
         sys.exit(f"{arguments.name}: {error}")
 
 
-def _serve_kserve(arguments: argparse.Namespace) -> None:
-    from muster_serving.kserve_server import serve
+def _serve(arguments: argparse.Namespace) -> None:
+    """Serve by muster's own server, which has KServe's SDK around it where that is asked for."""
+    framework = None
+    if arguments.server == "kserve":
+        sys.argv = sys.argv[:1]  # kserve also reads sys.argv, at its import
+        from muster_serving.kserve_server import framework
+    from muster_serving.server import serve
 
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    serve(arguments)
+    serve(arguments, framework)
 
 
 def _serve_seldon(arguments: argparse.Namespace) -> None:
@@ -115,12 +118,15 @@ def _serve_seldon(arguments: argparse.Namespace) -> None:
 def _host_workers(arguments: argparse.Namespace) -> None:
     """Start workers in the author's image, which holds nothing of a server's."""
     from muster_serving.process import host
-    from muster_serving.process.setup import Setup
+    from muster_serving.process.start import Setup
 
     if arguments.model is None or not arguments.setup:
         sys.exit("--model or --setup is missing: workers load one version")
     setup = Setup.parse(arguments.setup)
     host.main(Path(setup.socket), arguments.model, setup)
+
+
+_SERVERS = {"serve": _serve, "kserve": _serve, "seldon": _serve_seldon, "workers": _host_workers}
 
 
 def _socket(number: str) -> socket.socket:

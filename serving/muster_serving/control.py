@@ -35,7 +35,7 @@ from typing import Any
 
 from muster_serving.clients import Clients
 from muster_serving.errors import ModelError
-from muster_serving.process.setup import Setup
+from muster_serving.process.start import Setup
 from muster_serving.request_log import LogOrder
 from muster_serving.revisions import Revisions
 

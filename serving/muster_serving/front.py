@@ -1,8 +1,8 @@
 """The application of a model server behind :class:`~muster_serving.connection.LimitedConnection`: predictions, readiness, metadata.
 
-It answers predictions and the model's pages itself, on bare ASGI messages, and passes three read-only pages on to the
-framework behind it. The framework's other pages are not reachable: with KServe's, every client of the prediction port
-could unload the model.
+It answers predictions and the model's pages itself, on bare ASGI messages. Where a framework is behind it, it passes three
+read-only pages on. The framework's other pages are not reachable: with KServe's, every client of the prediction port could
+unload the model.
 
 A request that names a revision is a check of that revision, not traffic: it is answered and not counted.
 """
@@ -19,8 +19,7 @@ from typing import Any
 from muster_serving import pages, protocol, routes
 from muster_serving.answer import CLIENT_LEFT, HttpAnswer, not_allowed, not_there, refusal
 from muster_serving.body import MAX_BODY_BYTES, ByteBudget, ClientGone, Receive, read_body
-from muster_serving.clients import Caller, Clients, RawHeaders
-from muster_serving.clients_file import ClientsFile
+from muster_serving.clients import Caller, Clients, ClientsFile, RawHeaders
 from muster_serving.connection import WHOLE
 from muster_serving.content import is_packed, json_length, unpacked
 from muster_serving.elsewhere import RemoteGone, RemoteRevision
@@ -47,7 +46,7 @@ _REFUSED = 400
 class Front:
     """The ASGI application of one deployment.
 
-    :param behind: the framework's application, for the pages :data:`~muster_serving.routes.BESIDE`.
+    :param behind: a framework's application, for the pages :data:`~muster_serving.routes.BESIDE`; None: there is none.
     :param candidates: whether requests may name revisions without a share, and another process may pass
         requests on: true on the private port, never on the users' port.
     :param file: of the clients' tokens, on a cluster: muster sends what changes.
@@ -57,8 +56,8 @@ class Front:
         self,
         revisions: Revisions,
         clients: Clients,
-        behind: App,
         *,
+        behind: App | None = None,
         candidates: bool = False,
         file: ClientsFile | None = None,
     ) -> None:
@@ -74,9 +73,7 @@ class Front:
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
         """Answer one request (ASGI: https://asgi.readthedocs.io)."""
-        if scope["type"] != "http":
-            await self._behind(scope, receive, send)
-        elif misnamed := self._clients.misnamed(scope["headers"]):
+        if misnamed := self._clients.misnamed(scope["headers"]):
             await self._answer(send, misnamed)
         elif scope["path"] == self._infer and scope["method"] == "POST":
             await self._predict(self._usual, scope, receive, send)
@@ -100,7 +97,7 @@ class Front:
             await self._answer(send, not_allowed(method, path, allowed))
         elif call:
             await self._answer(send, await self.describe(call))
-        elif path in routes.BESIDE:
+        elif self._behind and path in routes.BESIDE:
             await self._behind(scope | {"method": "GET"}, receive, send)
         else:
             await self._answer(send, self.page(path))

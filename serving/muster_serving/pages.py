@@ -9,7 +9,7 @@ import orjson
 
 from muster_serving import metrics, openapi
 from muster_serving.answer import HttpAnswer
-from muster_serving.docs_page import docs_page
+from muster_serving.openapi import docs_page
 from muster_serving.routes import ModelPath
 from muster_serving.signature import ModelSignature
 

@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import orjson
 
-from muster_serving import binary, document
+from muster_serving import binary
 from muster_serving.answer import JSON, Headers, HttpAnswer
 from muster_serving.binary import NOTHING, Tail
 from muster_serving.column import Array, Column
-from muster_serving.content import BINARY, JSON_LENGTH
-from muster_serving.document import kind as _kind
+from muster_serving.content import BINARY, JSON_LENGTH, kind_of, read_object
 from muster_serving.errors import PredictionError, RequestError, fault_of, refuse_half_pairs
 from muster_serving.histograms import Histograms
 from muster_serving.predictor import Predictor
@@ -112,7 +111,7 @@ def _read_v2(
 ) -> InferenceRequest:
     """Read the body of ``POST /v2/models/NAME/infer``. :raises RequestError: as :func:`read`."""
     tail = NOTHING if json_length is None else Tail(body, json_length)
-    asked = document.read(body if json_length is None else body[:json_length])
+    asked = read_object(body if json_length is None else body[:json_length])
     columns, rows = _tensors(signature, asked.get("inputs"), tail)
     if tail is not NOTHING:
         tail.check_end()
@@ -159,7 +158,7 @@ def read_v1(signature: ModelSignature, body: bytes) -> InferenceRequest:
 
     :raises RequestError: as :func:`read`.
     """
-    asked = document.read(body)
+    asked = read_object(body)
     if ("instances" in asked) == ("inputs" in asked):
         raise RequestError('expected {"instances": [{…}]} or {"inputs": {…}}, one of the two')
     by_row = "instances" in asked
@@ -186,7 +185,7 @@ def read_columns(signature: ModelSignature, columns: Any) -> tuple[dict[str, lis
     :raises RequestError: the signature does not allow it; the message names the field.
     """
     if type(columns) is not dict:
-        raise RequestError(f"inputs: found {_kind(columns)}, expected an object of lists by name")
+        raise RequestError(f"inputs: found {kind_of(columns)}, expected an object of lists by name")
     signature.check_names(list(columns))
     return _columns(signature, columns)
 
@@ -194,11 +193,11 @@ def read_columns(signature: ModelSignature, columns: Any) -> tuple[dict[str, lis
 def _from_rows(rows: Any) -> dict[str, list[Any]]:
     """Turn v1's rows into columns. :raises RequestError: they are no rows, or their names differ."""
     if type(rows) is not list or not rows:
-        raise RequestError(f"instances: found {_kind(rows)}, expected a list of one or more objects")
+        raise RequestError(f"instances: found {kind_of(rows)}, expected a list of one or more objects")
     first = rows[0]
     for i, row in enumerate(rows):
         if type(row) is not dict:
-            raise RequestError(f"instances[{i}]: found {_kind(row)}, expected an object of values by name")
+            raise RequestError(f"instances[{i}]: found {kind_of(row)}, expected an object of values by name")
         if row.keys() != first.keys():
             odd = min(row.keys() ^ first.keys())
             raise RequestError(
@@ -210,14 +209,14 @@ def _from_rows(rows: Any) -> dict[str, list[Any]]:
 def _tensors(signature: ModelSignature, tensors: Any, tail: Tail) -> tuple[dict[str, list[Any] | Array], int]:
     """Read v2's list of tensors; return a flat list of values for each input, and the number of rows."""
     if type(tensors) is not list:
-        raise RequestError(f"inputs: found {_kind(tensors)}, expected a list of tensors")
+        raise RequestError(f"inputs: found {kind_of(tensors)}, expected a list of tensors")
     columns: dict[str, list[Any] | Array] = {}
     masks: list[tuple[Column, list[Any]]] = []
     rows = -1
     for tensor in tensors:
         if type(tensor) is not dict:
             raise RequestError(
-                f"inputs: found {_kind(tensor)}, expected tensors with name, shape, datatype and data"
+                f"inputs: found {kind_of(tensor)}, expected tensors with name, shape, datatype and data"
             )
         name = tensor.get("name")
         column = signature.inputs.get(name) if type(name) is str else None
@@ -257,7 +256,7 @@ def _tensor(column: Column, tensor: Mapping[str, Any], tail: Tail) -> tuple[list
                 raise RequestError(f"{where}: found data and binary_data_size, expected one of the two")
             return _counted(column, tail.take(column, size), _sizes(column, shape))
     if type(data) is not list:
-        raise RequestError(f"input {column.name!r}: data is {_kind(data)}, expected a JSON list of values")
+        raise RequestError(f"input {column.name!r}: data is {kind_of(data)}, expected a JSON list of values")
     if not column.tail and shape == [len(data)] and type(shape[0]) is int:
         return data, len(data)
     return _shaped(column, data, shape)
@@ -311,7 +310,7 @@ def _columns(
     rows = -1
     for name, values in columns.items():
         if type(values) is not list:
-            raise RequestError(f"input {name!r}: found {_kind(values)}, expected a list of values")
+            raise RequestError(f"input {name!r}: found {kind_of(values)}, expected a list of values")
         if rows == -1:
             rows = len(values)
             signature.check_rows(rows)
@@ -366,7 +365,7 @@ def read_request(
     :param v1: whether it is one of version 1.
     :raises RequestError: as :func:`infer_v2`.
     """
-    asked = document.read(body if json_length is None else body[:json_length])
+    asked = read_object(body if json_length is None else body[:json_length])
     columns: Mapping[str, list[Any] | Array]
     if v1:
         columns, rows = _columns(

@@ -20,7 +20,7 @@ from muster_serving.histograms import Histograms
 from muster_serving.metrics import RevisionMetrics
 from muster_serving.predictor import Predictor
 from muster_serving.process.predictor import ProcessPredictor
-from muster_serving.process.setup import Setup
+from muster_serving.process.start import Setup
 from muster_serving.request_log import LogOrder, RequestLogWriter
 
 

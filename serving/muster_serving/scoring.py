@@ -21,8 +21,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from muster_serving.process.setup import Setup
-from muster_serving.process.start import THREADS
+from muster_serving.process.start import THREADS, Setup
 
 try:
     import pyarrow as pa

@@ -26,7 +26,7 @@ from muster_serving.signature import ModelSignature
 
 if TYPE_CHECKING:
     from muster_serving.predictor import Predictor
-    from muster_serving.process.alone import AlonePredictor
+    from muster_serving.process.worker import AlonePredictor
 
 _BLOCK_ROWS = 32768
 _CSV_BLOCK_BYTES = 8 << 20
@@ -307,7 +307,7 @@ def _arrow(column: Column, parts: Sequence[Array]) -> pa.Array:
 def _load(folder: Path, trusted: Sequence[str]) -> Predictor | AlonePredictor:
     """Load a version as what serves it does: an author's image has no ONNX Runtime, the server's none of the author's libraries."""
     if any((folder / name).exists() for name in KNOWN):
-        from muster_serving.process.alone import AlonePredictor
+        from muster_serving.process.worker import AlonePredictor
 
         return AlonePredictor(folder, trusted=trusted)
     from muster_serving.predictor import Predictor

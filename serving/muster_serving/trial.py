@@ -17,7 +17,7 @@ from muster_serving import protocol
 from muster_serving.errors import ServingError
 from muster_serving.predictor import Predictor
 from muster_serving.process.predictor import ProcessPredictor
-from muster_serving.process.setup import Setup
+from muster_serving.process.start import Setup
 
 
 def main() -> None:

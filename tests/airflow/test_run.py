@@ -304,7 +304,7 @@ REFUSED: dict[str, tuple[str, str]] = {
     ),
     "server": (
         'DeployOperator(task_id="a", name="x", model="x/y", smoke=None, server="seldon")',
-        "task 'a', server: 'seldon' does not run here; known are: kserve",
+        "task 'a', server: 'seldon' does not run here; known are: serve, kserve",
     ),
 }
 

@@ -26,7 +26,7 @@ NAMES = (
     "validate",
 )
 COMPILED = "horovod"
-SERVING = ("seldon", "serve")
+SERVING = ("kserve", "seldon", "serve")
 
 
 def build(names: Sequence[str] | None = None) -> None:

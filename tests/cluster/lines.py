@@ -82,6 +82,7 @@ class Line:
             "model": self.served.store.add(f"lines/{self.name}", content).pinned,
             "image": "serve",
             "image_digest": self.image,
+            "server": "serve",
             "smoke": (TWO,),
             "resources": SMALL,
         }

@@ -29,7 +29,9 @@ pytestmark = pytest.mark.cluster
 
 
 class OnTheCluster(Lines):
-    """Revisions as InferenceServices behind an HTTPRoute."""
+    """Revisions as InferenceServices behind an HTTPRoute, by the server that a cluster with KServe runs by default."""
+
+    server = "kserve"
 
     @pytest.fixture
     def deployments(self, served: Served) -> Iterator[Deployments]:
@@ -45,7 +47,7 @@ class OnTheCluster(Lines):
 
     @pytest.fixture
     def image(self, store: ServiceStore) -> str:
-        return put_image(store, shipped("images") / "serve")
+        return put_image(store, shipped("images") / self.server)
 
     def door(self, deployments: Any, name: str) -> tuple[int, str]:
         return serving.PORT, "localhost"

@@ -25,6 +25,8 @@ from muster.backends.request_log import Predictions
 from muster.core.deployment import RequestLog
 from muster.core.prediction import PredictionId, hour_of, predictions_volume
 from muster.core.settings import Settings
+from muster.core.shipped import shipped
+from muster.images.folders import put_image
 
 pytestmark = pytest.mark.cluster
 
@@ -41,12 +43,11 @@ class TestRequests(OnTheCluster):
         return served.of.claim / str(served.site.folder) / "predictions" / name
 
     @pytest.fixture
-    def collect(self, served: Served, image: str) -> Iterator[Any]:
+    def collect(self, served: Served) -> Iterator[Any]:
         """Runs the CronJob's pod once."""
         made = furniture.objects("ConfigMap", "CronJob", name="muster-requests")
-        documents = json.loads(
-            json.dumps(made).replace("localhost/serve:1", served.site.image("serve", image))
-        )
+        image = served.site.image("serve", put_image(served.store, shipped("images") / "serve"))
+        documents = json.loads(json.dumps(made).replace("localhost/serve:1", image))
         kubectl.apply(served.of, documents)
 
         def run() -> None:

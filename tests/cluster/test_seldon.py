@@ -113,7 +113,7 @@ class TestReleases:
                 model=model.pinned,
                 image=image,
                 image_digest=digest,
-                server="seldon" if request.param == "wrapped" else "kserve",
+                server=image,
                 workers=Workers(image=image, image_digest=digest) if python else None,
                 smoke=smoke(of_two=of_two),
             )

@@ -58,7 +58,7 @@ class MemoryPlatform:
         self,
         model: Model,
         *,
-        limits: Limits = Limits(place="in memory", servers=("kserve",)),  # noqa: B008 it is frozen
+        limits: Limits = Limits(place="in memory", servers=("serve", "kserve")),  # noqa: B008 it is frozen
         starts: bool = True,
         bins: Bins | None = None,
     ) -> None:

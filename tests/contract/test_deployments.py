@@ -78,7 +78,11 @@ class Lines:
 
     Inherit it and give `deployments`, the `store` behind them and the `image` to serve with.
     Where users ask otherwise than at the deployment's URL, say so in :meth:`door`.
+
+    :cvar server: the model server, and the name of its image.
     """
+
+    server = "serve"
 
     @pytest.fixture
     def deployments(self) -> Any:
@@ -113,7 +117,9 @@ class Lines:
         def write(slope: float, *, of_two: float | None = None, **more: Any) -> DeploymentSpec:
             expected = smoke(of_two=2 * slope if of_two is None else of_two)
             fields = {"model": version(slope), "smoke": expected} | more
-            return DeploymentSpec(name=name, image="serve", image_digest=image, **fields)
+            return DeploymentSpec(
+                name=name, image=self.server, image_digest=image, server=self.server, **fields
+            )
 
         return write
 
@@ -628,7 +634,7 @@ class OnThisMachine(Lines):
 
     @pytest.fixture
     def image(self, store: FolderStore) -> str:
-        return put_image(store, shipped("images") / "serve")
+        return put_image(store, shipped("images") / self.server)
 
     @pytest.fixture
     def deployments(self, settings: Settings, store: FolderStore, name: str) -> Iterator[Deployments]:

@@ -161,7 +161,9 @@ def test_what_a_platform_cannot_do_is_refused_by_name(
     (tmp_path / "model" / "signature.json").write_text("{}")
     model = store.add("f/model", tmp_path / "model").pinned
     limits: dict[str, Any] = {limit: "not on this platform"}
-    platform = MemoryPlatform(Line(store), limits=Limits(place="in memory", servers=("kserve",), **limits))
+    platform = MemoryPlatform(
+        Line(store), limits=Limits(place="in memory", servers=("serve", "kserve"), **limits)
+    )
     spec = DeploymentSpec(name="f", model=model, image="serve", image_digest="b3:" + "0" * 64, **wanted)
     (word,) = wanted
     with pytest.raises(SpecError, match=f"{word}: not on this platform"):

@@ -34,7 +34,7 @@ class PythonLines(Lines):
     @pytest.fixture
     def workers(self, image: str) -> Workers:
         """How the model runs."""
-        return Workers(image="serve", image_digest=image)
+        return Workers(image=self.server, image_digest=image)
 
     @pytest.fixture
     def spec(
@@ -43,7 +43,9 @@ class PythonLines(Lines):
         def write(slope: float, *, of_two: float | None = None, **more: Any) -> DeploymentSpec:
             expected = smoke(of_two=2 * slope if of_two is None else of_two)
             fields = {"model": version(slope), "smoke": expected, "workers": workers} | more
-            return DeploymentSpec(name=name, image="serve", image_digest=image, **fields)
+            return DeploymentSpec(
+                name=name, image=self.server, image_digest=image, server=self.server, **fields
+            )
 
         return write
 
@@ -55,7 +57,7 @@ class TestLocalDeploymentsOfPython(PythonLines, OnThisMachine, DeploymentsContra
 
     @pytest.fixture
     def workers(self, image: str) -> Workers:
-        return Workers(image="serve", image_digest=image, count=2, batch=Batch(most=8, wait_ms=1))
+        return Workers(image=self.server, image_digest=image, count=2, batch=Batch(most=8, wait_ms=1))
 
 
 class TestWorkersOnThisMachine(PythonLines, OnThisMachine):

@@ -16,6 +16,7 @@ from tests.contract.test_deployments import STEPS, WHOLE, Lines, OnThisMachine, 
 from tests.contract.test_deployments_of_python import PythonLines
 from tests.contract.test_predictions import find
 from tests.serving.grpc_users import Asker, asking, raw, typed, users, values
+from tests.serving.kinds import python_of
 from tests.waiting import GUARD_SECONDS, eventually, promptly
 
 from muster.backends.releases.decision import Ending
@@ -23,7 +24,7 @@ from muster.backends.releases.manual import roll_back
 from muster.backends.request_log import Predictions
 from muster.core.deployment import RequestLog
 from muster.core.settings import Settings
-from muster.images.environment import Environments
+from muster.core.shipped import shipped
 from muster.volumes.folder import FolderStore
 
 pytestmark = pytest.mark.slow
@@ -46,9 +47,9 @@ class GrpcContract(GrpcLines):
     silent = "UNAVAILABLE"
 
     @pytest.fixture
-    def python(self, store: Any, image: str) -> Path:
-        """The server's environment, whose messages clients need."""
-        return Environments(Settings.load().cache).ensure("serve", store.code(image), image)
+    def python(self) -> Path:
+        """An environment that has the protocol's messages, KServe's own, for clients."""
+        return python_of(shipped("images") / "kserve")
 
     @pytest.fixture
     def ask(self, deployments: Any, name: str, python: Path) -> Iterator[Callable[[], Asker]]:

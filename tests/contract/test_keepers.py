@@ -297,6 +297,7 @@ class TestOneKeeper(OnThisMachine):
             name=name,
             image="serve",
             image_digest=put_image(store, shipped("images") / "serve"),
+            server="serve",
             model=store.add(f"lines/{name}", onnx_graph.write_line(place / "line", slope=2)).pinned,
             smoke=smoke(of_two=4),
         )

@@ -54,8 +54,9 @@ class KindsContract(Lines):
             return DeploymentSpec(
                 name=name,
                 model=store.add(volume, made.folder).pinned,
-                image="serve",
+                image=self.server,
                 image_digest=image,
+                server=self.server,
                 smoke=(expected,),
                 resources=Resources(memory_gib=kind.memory_gib),
                 load_timeout_seconds=LOAD_SECONDS,

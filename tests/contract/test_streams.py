@@ -77,14 +77,16 @@ class StreamsContract(PythonLines, GrpcLines):
         """Write a spec of a version that answers as many words as it is asked for."""
         pinned = store.add(volume, write_words(tmp_path / "words", predict=PREDICT)).pinned
         workers = Workers(
-            image="serve", image_digest=image, count=2, stream=True, request_timeout_seconds=GUARD_SECONDS
+            image=self.server, image_digest=image, count=2, stream=True, request_timeout_seconds=GUARD_SECONDS
         )
 
         def write(*, least: int = 1, **more: Any) -> DeploymentSpec:
             asked = {"count": (2,), "act": ("",)}
             two = SmokeRequest(name="two", inputs=asked, expect={"pid": {"min": least}})
             fields = {"model": pinned, "workers": workers, "smoke": (two,), **more}
-            return DeploymentSpec(name=name, image="serve", image_digest=image, **fields)
+            return DeploymentSpec(
+                name=name, image=self.server, image_digest=image, server=self.server, **fields
+            )
 
         return write
 

@@ -22,7 +22,7 @@ RUN = [
 ]
 
 LONG = {  # seconds of CPU each; what they type is run by these tests, too, and `make test-nightly` types it
-    "howto/ask.md": "serving/test_kserve.py, serving/test_grpc.py, unit/client/test_deployments.py",
+    "howto/ask.md": "serving/test_http.py, serving/test_grpc.py, unit/client/test_deployments.py",
     "howto/cache.md": "airflow/test_cache.py, unit/cli/test_cache.py",
     "howto/check-the-store.md": "contract/test_store.py, unit/cli/test_volumes.py",
     "howto/elastic.md": "contract/test_elastic.py",

@@ -1,6 +1,6 @@
 """Bad input: each gets one clear error that names it and says what to do, before anything starts where possible.
 
-Requests to a deployment (wrong names, shapes, NaN, 100 MB) are in ``tests/serving/test_kserve.py``.
+Requests to a deployment (wrong names, shapes, NaN, 100 MB) are in ``tests/serving/test_http.py``.
 """
 
 from __future__ import annotations

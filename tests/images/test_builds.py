@@ -92,7 +92,12 @@ def test_two_builds_are_one_image(build: Callable[[str], dict[str, Any]], name: 
         # by the way in that the probes of Airflow's own chart take
         ("airflow", ("/entrypoint", "python3", "-c", AIRFLOW), "GangOperator airflow-provider-muster"),
         ("airflow", ("sh", "-c", GROOM), "left: new.log."),
-        ("serve", ("python3", "-c", "import kserve, onnxruntime; print(kserve.__name__)"), "kserve"),
+        ("serve", ("python3", "-c", "from muster_serving import server; print(server.__name__)"), "server"),
+        (
+            "kserve",
+            ("python3", "-c", "from muster_serving import kserve_server; print(kserve_server.kserve)"),
+            "kserve",
+        ),
     ],
 )
 def test_what_is_in_an_image_runs_for_anybody(

@@ -62,6 +62,21 @@ def python() -> Callable[[str], Path]:
     return lambda image: python_of(shipped("images") / image)
 
 
+@pytest.fixture(
+    scope="session",
+    # `make test` shows the second one in test_in_a_pod.py, and on a cluster in the contract of deployments
+    params=["serve", pytest.param("kserve", marks=pytest.mark.nightly)],
+)
+def command(request: pytest.FixtureRequest, python: Callable[[str], Path]) -> list[str]:
+    """The beginning of a server's command: muster's own, and the same within KServe's SDK."""
+    return server_command(python(request.param), request.param)
+
+
+def server_command(python: Path, server: str = "serve") -> list[str]:
+    """Return the beginning of a server's command."""
+    return [str(python), "-P", "-m", "muster_serving", f"--server={server}"]
+
+
 @pytest.fixture(scope="session")
 def fitted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Versions that were written in the image ``tables``, where muster is what a job has of it."""
@@ -157,15 +172,13 @@ class Front:
 
 
 @pytest.fixture(scope="module")
-def front(
-    python: Callable[[str], Path], run_server: Any, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Front]:
-    with run_front(python("serve"), run_server, tmp_path_factory.mktemp("front") / "log") as front:
+def front(command: list[str], run_server: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
+    with run_front(command, run_server, tmp_path_factory.mktemp("front") / "log") as front:
         yield front
 
 
 @contextmanager
-def run_front(python: Path, run_server: Any, log: Path) -> Iterator[Front]:
+def run_front(command: list[str], run_server: Any, log: Path) -> Iterator[Front]:
     """Run a server, to which the test is the keeper."""
     private = socket.socket()
     private.bind(("127.0.0.1", 0))
@@ -174,11 +187,10 @@ def run_front(python: Path, run_server: Any, log: Path) -> Iterator[Front]:
     ours, theirs = socket.socketpair()
     fds = [public.fileno(), private.fileno(), theirs.fileno()]
     flags = zip(("--public-fd", "--private-fd", "--control-fd"), map(str, fds), strict=True)
-    words = [str(python), "-P", "-m", "muster_serving", "line"]
-    words += [word for pair in flags for word in pair]
+    words = [*command, "line", *(word for pair in flags for word in pair)]
     port = private.getsockname()[1]
     running = run_server(words, port=port, ready="/v2/health/live", log=log, pass_fds=fds)
     with ours, ours.makefile("rw") as line, running as server:
         for one in (private, public, theirs):
             one.close()
-        yield Front(server, line, python)
+        yield Front(server, line, Path(command[0]))

@@ -1,4 +1,4 @@
-"""A client of inference.GRPCInferenceService; runs in the image ``serve`` with the arguments ``PORT [CONNECTIONS [REQUESTS]]``;
+"""A client of inference.GRPCInferenceService; runs in the image ``kserve`` with the arguments ``PORT [CONNECTIONS [REQUESTS]]``;
 ``PORT@HOST`` asks that port of this machine for a host.
 
 Without a number of connections it carries out a line of stdin after the other, ``{"call": …, "message": {…}, "seconds": …,

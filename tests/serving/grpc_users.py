@@ -1,4 +1,4 @@
-"""Users of gRPC, as processes of the model server's environment: nothing else has the protocol's messages."""
+"""Users of gRPC, as processes of the image ``kserve``, whose SDK has the protocol's messages as others made them."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ import numpy as np  # noqa: TID253 - it runs in the image
 import muster
 from muster.core.errors import SpecError
 from muster_serving.errors import ServingError
-from muster_serving.process.alone import AlonePredictor
+from muster_serving.process.worker import AlonePredictor
 
 ROWS = 60
 Columns = dict[str, Any]

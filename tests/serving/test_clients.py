@@ -284,7 +284,7 @@ def test_no_token_is_ever_written(serving: Commanded) -> None:
 
 
 def test_on_a_cluster_a_file_and_muster_itself_tell_of_tokens(
-    python: Any,
+    command: list[str],
     run_server: Any,
     models: dict[str, str],  # noqa: F811
     port: int,
@@ -294,15 +294,7 @@ def test_on_a_cluster_a_file_and_muster_itself_tell_of_tokens(
     folder = tmp_path / "tokens"
     folder.mkdir()
     monkeypatch.setenv("MUSTER_KEY", KEY)
-    words = [
-        str(python("serve")),
-        "-P",
-        "-m",
-        "muster_serving",
-        "line",
-        f"--model={models['r1']}",
-        "--revision=r1",
-    ]
+    words = [*command, "line", f"--model={models['r1']}", "--revision=r1"]
     words += [f"--port={port}", f"--tokens={folder}", "--limits", json.dumps(limits(rate=NOWHERE, burst=4))]
 
     def document(writes: int, *tokens: dict[str, Any]) -> dict[str, Any]:

@@ -59,7 +59,7 @@ class Commanded:
 
 
 @pytest.fixture
-def run(python: Callable[[str], Path], run_server: Any, tmp_path: Path) -> Callable[[], Any]:
+def run(command: list[str], run_server: Any, tmp_path: Path) -> Callable[[], Any]:
     """Runs a server without a revision; several share their public socket."""
     public = socket.socket()
     public.bind(("127.0.0.1", 0))
@@ -72,8 +72,7 @@ def run(python: Callable[[str], Path], run_server: Any, tmp_path: Path) -> Calla
         fds = [public.fileno(), private.fileno(), theirs.fileno()]
         flags = zip(("--public-fd", "--private-fd", "--control-fd"), map(str, fds), strict=True)
         port, log = private.getsockname()[1], tmp_path / f"log-{secrets.token_hex(3)}"
-        words = [str(python("serve")), "-P", "-m", "muster_serving", "line"]
-        words += [word for pair in flags for word in pair]
+        words = [*command, "line", *(word for pair in flags for word in pair)]
         running = run_server(words, port=port, ready="/v2/health/live", log=log, pass_fds=fds)
         with ours, ours.makefile("rw") as line, running as started:
             for one in (private, theirs):

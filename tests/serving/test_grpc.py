@@ -47,7 +47,7 @@ class Answering(Commanded):
 
 @pytest.fixture(scope="module")
 def start(
-    python: Callable[[str], Path], run_server: Any, tmp_path_factory: pytest.TempPathFactory
+    command: list[str], run_server: Any, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[..., Any]:
     """Starts a server on two public sockets, of HTTP and of gRPC, which it may share with others."""
 
@@ -59,8 +59,7 @@ def start(
         fds = [public.fileno(), grpc.fileno(), private.fileno(), theirs.fileno()]
         flags = zip(("--public-fd", "--grpc-fd", "--private-fd", "--control-fd"), map(str, fds), strict=True)
         port, log = private.getsockname()[1], tmp_path_factory.mktemp("server") / "log"
-        words = [str(python("serve")), "-P", "-m", "muster_serving", "line"]
-        words += [word for pair in flags for word in pair]
+        words = [*command, "line", *(word for pair in flags for word in pair)]
         running = run_server(words, port=port, ready="/v2/health/live", log=log, pass_fds=fds)
         with ours, ours.makefile("rw") as line, running as started:
             for one in (private, theirs):
@@ -107,7 +106,7 @@ def pair(start: Any, tmp_path: Path) -> Iterator[tuple[Answering, Answering]]:
 
 @pytest.fixture
 def client(server: Answering, python: Callable[[str], Path]) -> Iterator[Asker]:
-    with asking(python("serve"), server.grpc_port) as client:
+    with asking(python("kserve"), server.grpc_port) as client:
         yield client
 
 
@@ -317,7 +316,7 @@ def test_a_deadline_ends_a_request_and_one_that_waits_is_never_computed(
     folder = python_model.write_line(tmp_path / "slow", predict=source)
     load(server, "slow", folder, setup={"python": str(python("serve")), "memory_gib": 1.0})
     assert server.share(slow=100) == {"id": 1}
-    with asking(python("serve"), server.grpc_port) as other:
+    with asking(python("kserve"), server.grpc_port) as other:
         client.send("ModelInfer", typed("line", [110]))
         eventually(said.exists)
         assert other.ask("ModelInfer", typed("line", [5]), seconds=0.5)["status"] == "DEADLINE_EXCEEDED"
@@ -348,7 +347,7 @@ def test_the_models_own_error_is_internal(
 
 def test_many_at_once_over_http_and_grpc(server: Answering, python: Callable[[str], Path]) -> None:
     before = server.counted("r1").get("answered", 0)
-    with users(python("serve"), server.grpc_port, raw("line", [3]), connections=64) as answers:
+    with users(python("kserve"), server.grpc_port, raw("line", [3]), connections=64) as answers:
         eventually(lambda: server.counted("r1").get("answered", 0) > before + 1000)
         assert server.answers(50) == {"r1": 50}
     assert set(answers) == {"revision r1"}
@@ -381,7 +380,7 @@ def test_no_request_is_lost_when_servers_take_turns(
     def answered() -> float:
         return sum(server.counted(name).get("answered", 0) for server, name in ((one, "r1"), (other, "r2")))
 
-    with users(python("serve"), one.grpc_port, raw("line", [3]), connections=16) as answers:
+    with users(python("kserve"), one.grpc_port, raw("line", [3]), connections=16) as answers:
         for front, behind in ((other, one), (one, other)) * 3:
             sent = answered()
             for server in (front, behind):
@@ -390,7 +389,7 @@ def test_no_request_is_lost_when_servers_take_turns(
             eventually(lambda sent=sent: answered() > sent + 200)
     assert set(answers) == {"revision r1", "revision r2"}
     assert answered() == sum(answers.values())  # a share is passed on, and counted where it is answered
-    with asking(python("serve"), one.grpc_port) as client:
+    with asking(python("kserve"), one.grpc_port) as client:
         one.share(r2=100, ports=ports)
         for form in (typed, raw):
             answer = client.ask("ModelInfer", form("line", [3]))
@@ -409,7 +408,7 @@ def test_a_server_that_ends_answers_what_it_was_asked_and_the_next_takes_over_fr
     )
     folder = python_model.write_line(tmp_path / "slow", predict=source)
     load(other, "slow", folder, setup={"python": str(python("serve")), "memory_gib": 1.0})
-    with asking(python("serve"), one.grpc_port) as client:
+    with asking(python("kserve"), one.grpc_port) as client:
         assert values(client.ask("ModelInfer", raw("line", [3]))) == [6.0]
         one.private.process.kill()
         one.private.process.wait()
@@ -435,7 +434,7 @@ def test_a_server_that_ends_waits_for_a_request_and_an_answer_on_their_way(
         server.do("open")
         with (
             slow_link(server.grpc_port, bytes_a_second=4_000) as link,
-            asking(python("serve"), link.port) as client,
+            asking(python("kserve"), link.port) as client,
         ):
             client.send("ModelInfer", raw("line", rows), seconds=60)
             eventually(lambda: link.passed > 4_000)
@@ -519,7 +518,7 @@ def test_many_long_messages_at_once_take_little_memory(
     of = Path(f"/proc/{guarded.private.process.pid}")
     (of / "clear_refs").write_text("5")  # the most so far
     before = memory(of / "status")
-    words = [str(python("serve")), str(HERE / "grpc_flood.py"), str(guarded.grpc_port), how, "40", "4"]
+    words = [str(python("kserve")), str(HERE / "grpc_flood.py"), str(guarded.grpc_port), how, "40", "4"]
     done = subprocess.run(words, capture_output=True, text=True, check=True)
     allowed = (
         {"UNIMPLEMENTED", "UNAUTHENTICATED"}

@@ -41,7 +41,7 @@ def predict(model, inputs):
 """
 READ = """
 import json, struct, sys
-from kserve.protocol.grpc import grpc_predict_v2_pb2 as messages
+from muster_serving.rpc import generated as messages
 from muster_serving import protocol
 from muster_serving.openapi import document
 from muster_serving.routes import ModelPath

@@ -89,7 +89,7 @@ def serve(python: Callable[[str], Path], run_server: Any, tmp_path: Path, spool:
             PROGRAM: str(tmp_path / "serving.zip"),
             f"--port={PORT}": f"--port={port}",
         }
-        words = [str(python("serve")), *container["command"][1:]]
+        words = [str(python("kserve")), *container["command"][1:]]
         for there, here in places.items():
             words = [word.replace(there, here) for word in words]
         told = {"code": tmp_path, "cwd": tmp_path, "log": tmp_path / "log"}

@@ -277,10 +277,10 @@ def test_a_model_that_yields_says_so(words: Front, tmp_path: Path) -> None:
 
 
 def test_parts_pass_from_another_process_as_they_come(
-    words: Front, python: Callable[[str], Path], run_server: Any, tmp_path: Path
+    words: Front, command: list[str], run_server: Any, tmp_path: Path
 ) -> None:
     folder, go = write_words(tmp_path / "words"), tmp_path / "go"
-    with run_front(python("serve"), run_server, tmp_path / "log") as first:
+    with run_front(command, run_server, tmp_path / "log") as first:
         first.share("words", port=words.server.port)
         with counted(words, "answered"), streaming(first, request(2, str(go))) as response:
             assert word(next_event(response)) == "w0"
@@ -295,7 +295,7 @@ def test_parts_pass_from_another_process_as_they_come(
             leave_before_the_first_part(first, words, tmp_path / "late")
         with streaming(first, request(1, "at once")) as response:
             assert response.status == 500
-        with run_front(python("serve"), run_server, tmp_path / "other") as other:
+        with run_front(command, run_server, tmp_path / "other") as other:
             assert other.load("away", folder, stream=True) == ""
             first.share("away", port=other.server.port)
             with streaming(first, request(2, str(tmp_path / "never"))) as response:
@@ -315,9 +315,9 @@ def leave_before_the_first_part(asked: Front, computes: Front, go: Path) -> None
 
 @pytest.mark.nightly
 def test_a_server_that_ends_gives_a_stream_its_time_and_then_says_so(
-    python: Callable[[str], Path], run_server: Any, tmp_path: Path
+    command: list[str], run_server: Any, tmp_path: Path
 ) -> None:
-    with run_front(python("serve"), run_server, tmp_path / "log") as front:
+    with run_front(command, run_server, tmp_path / "log") as front:
         folder = write_words(tmp_path / "words")
         assert front.load("words", folder, stream=True, request_seconds=600.0) == ""
         front.share("words")

@@ -49,7 +49,7 @@ def commands(
     }
     found = {}
     for each in inference_service(revision(spec, "r4"))["spec"]["predictor"]["containers"]:
-        words = [str(python("serve")), *each["command"][1:]]
+        words = [str(python("kserve")), *each["command"][1:]]
         for there, here in places.items():
             words = [word.replace(there, here) for word in words]
         found[each["name"]] = words

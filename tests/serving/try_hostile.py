@@ -50,7 +50,7 @@ def tries(folder: Path) -> tuple[str, list[str]]:
 
             predictor: Any = Predictor(folder)
         else:
-            from muster_serving.process.alone import AlonePredictor
+            from muster_serving.process.worker import AlonePredictor
 
             predictor = AlonePredictor(folder, trusted=[])
         values = ["text" if c.datatype == "BYTES" else 1.0 for c in predictor.signature.inputs.values()]

@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np  # noqa: TID253 - it runs in the image
 import pyarrow.parquet as pq
-from kserve.protocol.grpc import grpc_predict_v2_pb2 as messages
 
 from muster_serving import protocol, spool
 from muster_serving.answer import HttpAnswer
@@ -26,6 +25,7 @@ from muster_serving.errors import RequestError
 from muster_serving.protocol import Question
 from muster_serving.request_log import LogOrder, RequestLogWriter
 from muster_serving.routes import ModelPath
+from muster_serving.rpc import generated as messages
 from muster_serving.rpc import messages as messages_of
 from muster_serving.signature import ModelSignature
 

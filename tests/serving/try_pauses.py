@@ -11,7 +11,7 @@ from typing import Any
 
 from muster_serving.errors import PredictionError, RequestError
 from muster_serving.process.predictor import ProcessPredictor
-from muster_serving.process.setup import Setup
+from muster_serving.process.start import Setup
 
 SECONDS = 1.0
 

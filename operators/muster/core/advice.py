@@ -44,6 +44,7 @@ SHIPPED = frozenset(
         "horovod",
         "ingest",
         "keras",
+        "kserve",
         "mlflow",
         "notebook",
         "python",

@@ -273,7 +273,7 @@ class DeploymentSpec:
     model: Pinned
     image: str
     image_digest: str
-    server: str = "kserve"
+    server: str = "kserve"  # of documents that name none
     replicas: int = 1
     most_replicas: int | None = None
     smoke: tuple[SmokeRequest, ...] = ()
@@ -309,7 +309,7 @@ class DeploymentSpec:
         return FINISH_SECONDS
 
     def worker_setup(self) -> dict[str, Any] | None:
-        """Return how its workers run, as ``muster_serving.process.setup`` reads it; None where it has none.
+        """Return how its workers run, as ``muster_serving.process.start`` reads it; None where it has none.
 
         Where they run is added by the platform: ``python``, or ``socket``.
         """

@@ -17,8 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from muster_serving.process.frames import ENDED, write
-from muster_serving.process.setup import Setup
-from muster_serving.process.start import counted, counter, end_group, how_it_ended, start
+from muster_serving.process.start import Setup, counted, counter, end_group, how_it_ended, start
 
 _LOOK_MILLISECONDS = 200
 

@@ -14,7 +14,7 @@ from muster_serving.column import Array
 from muster_serving.errors import PredictionError
 from muster_serving.process.frames import ROWS
 from muster_serving.process.layout import RecordLayout
-from muster_serving.process.setup import Setup
+from muster_serving.process.start import Setup
 from muster_serving.process.workers import Told, WorkerPool
 from muster_serving.signature import SIGNATURE, ModelSignature
 

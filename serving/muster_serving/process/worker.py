@@ -23,7 +23,7 @@ import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from muster_serving.errors import ModelError, PredictionError, RequestError, ServingError
 from muster_serving.process.frames import (
@@ -40,8 +40,14 @@ from muster_serving.process.frames import (
     WorkerLine,
 )
 
+if TYPE_CHECKING:
+    from muster_serving.column import Array
+
 _PR_SET_PDEATHSIG = 1
 _GIB = 1 << 30
+_MEMORY_OF_A_TASK = (
+    "there is: raise memory_gib of the task's resources, or have fewer processes at once (cpus)"
+)
 _END = object()
 
 
@@ -110,6 +116,7 @@ class Model:
 
     :param memory: how much it may take, and what gives it more, for messages.
     :param stream: whether it is asked for :meth:`parts`.
+    :ivar inputs: the records of its inputs, and :ivar outputs: those of its outputs.
     """
 
     def __init__(self, folder: Path, *, trusted: Sequence[str], memory: str, stream: bool = False) -> None:
@@ -141,8 +148,8 @@ class Model:
                 "predict yields its answer in parts: deploy it with stream=True; no ScoreOperator scores it"
             )
         self._folder = folder
-        self._inputs = RecordLayout(self.signature.inputs.values())
-        self._outputs = RecordLayout(self.signature.outputs.values())
+        self.inputs = RecordLayout(self.signature.inputs.values())
+        self.outputs = RecordLayout(self.signature.outputs.values())
 
     def answer(self, requests: Sequence[Part]) -> list[tuple[int, bytes]]:
         """Compute requests together; where that fails, each alone, so that a bad one fails alone."""
@@ -160,7 +167,7 @@ class Model:
         given: Any = None
         try:
             with self._failing():
-                given = self._predict(self._inputs.unpack(data, rows))
+                given = self._predict(self.inputs.unpack(data, rows))
             given = iter((given,)) if isinstance(given, Mapping) else given
             if not isinstance(given, Iterator):
                 raise PredictionError(
@@ -184,16 +191,16 @@ class Model:
             if part is _END:
                 return None
             rows = _rows(next(iter(self.signature.outputs)), self._named(part)[0])
-            return ROWS.pack(rows) + self._outputs.pack(self._checked(part, rows), rows)
+            return ROWS.pack(rows) + self.outputs.pack(self._checked(part, rows), rows)
 
     def _together(self, requests: Sequence[Part]) -> list[tuple[int, bytes]] | None:
         sizes = [rows for rows, _ in requests]
         total = sum(sizes)
         try:
-            if self._inputs.joins:
-                inputs = self._inputs.unpack(b"".join(data for _, data in requests), total)
+            if self.inputs.joins:
+                inputs = self.inputs.unpack(b"".join(data for _, data in requests), total)
             else:
-                inputs = _joined([self._inputs.unpack(data, rows) for rows, data in requests])
+                inputs = _joined([self.inputs.unpack(data, rows) for rows, data in requests])
             outputs = self._run(inputs, total)
         except ServingError:
             return None
@@ -201,16 +208,16 @@ class Model:
         at = 0
         for rows in sizes:
             mine = {name: array[at : at + rows] for name, array in outputs.items()}
-            answers.append((ANSWER, self._outputs.pack(mine, rows)))
+            answers.append((ANSWER, self.outputs.pack(mine, rows)))
             at += rows
         return answers
 
     def _alone(self, rows: int, data: bytes | memoryview) -> tuple[int, bytes]:
         try:
-            outputs = self._run(self._inputs.unpack(data, rows), rows)
+            outputs = self._run(self.inputs.unpack(data, rows), rows)
         except ServingError as error:
             return _failure(error)
-        return ANSWER, self._outputs.pack(outputs, rows)
+        return ANSWER, self.outputs.pack(outputs, rows)
 
     def _run(self, inputs: dict[str, Any], rows: int) -> dict[str, Any]:
         """Ask the predictor, and check its answer. :raises PredictionError: it failed, or breaks the signature."""
@@ -257,6 +264,22 @@ class Model:
                 f"the model answered {found:.200}, the signature's outputs are {', '.join(wanted)}"
             )
         return [answer[name] for name in wanted]
+
+
+class AlonePredictor:
+    """A version in the process of its caller, without a front: rows are scored as a worker answers them."""
+
+    def __init__(self, folder: Path, *, trusted: Sequence[str]) -> None:
+        """Load it. :raises ModelError: it cannot be loaded; the message says why."""
+        self._model = Model(folder, trusted=trusted, memory=_MEMORY_OF_A_TASK)
+        self.signature = self._model.signature
+
+    def predict(self, columns: Mapping[str, list[Any] | Array], rows: int) -> dict[str, Array]:
+        """Answer as :meth:`muster_serving.process.predictor.ProcessPredictor.predict` does, for the same arguments."""
+        ((kind, data),) = self._model.answer([(rows, self._model.inputs.pack_values(columns, rows))])
+        if kind != ANSWER:
+            raise (RequestError if kind == WRONG else PredictionError)(data.decode())
+        return self._model.outputs.unpack(data, rows)
 
 
 def _failure(error: ServingError) -> tuple[int, bytes]:

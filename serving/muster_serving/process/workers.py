@@ -18,7 +18,7 @@ from pathlib import Path
 from muster_serving.errors import ModelError, PredictionError, RequestError, ServingError
 from muster_serving.process.frames import ANSWER, MORE, PART, SPENT, STOP, WRONG, Part
 from muster_serving.process.processes import WorkerProcess, begin
-from muster_serving.process.setup import Setup
+from muster_serving.process.start import Setup
 
 FIRST_PAUSE_SECONDS = 0.25
 LONGEST_PAUSE_SECONDS = 30.0

@@ -1,8 +1,7 @@
 """gRPC's messages as bodies of HTTP, and answers of HTTP as gRPC's messages: the front reads one form only.
 
 A tensor's values become bytes after the body's JSON (:mod:`muster_serving.binary`), or JSON where only JSON's numbers are
-checked against their data type. The messages are those that KServe's SDK brings, made of the protocol's own definition
-(https://github.com/kserve/open-inference-protocol/blob/main/specification/protocol/open_inference_grpc.proto).
+checked against their data type.
 """
 
 from __future__ import annotations
@@ -14,13 +13,13 @@ from typing import Any
 import grpc
 import numpy as np  # noqa: TID253 - the server cannot do without; nothing that Airflow parses imports it
 import orjson
-from kserve.protocol.grpc import grpc_predict_v2_pb2 as messages
 
 from muster_serving.answer import MODEL, PREDICTION, REVISION, Headers, HttpAnswer
 from muster_serving.binary import encode
 from muster_serving.column import DATATYPES
 from muster_serving.content import JSON_LENGTH
 from muster_serving.errors import RequestError
+from muster_serving.rpc import generated as messages
 
 _CONTENTS = {
     "BOOL": "bool_contents",

@@ -1,6 +1,6 @@
 """ModelStreamInfer: the requests of one stream, one after the other, each answered in parts as they are computed.
 
-KServe's definition of the protocol has no such call. This one is Triton's, with its messages
+The protocol's own definition has no such call. This one is Triton's, with its messages
 (https://github.com/triton-inference-server/common/blob/main/protobuf/grpc_service.proto) and its parameters of decoupled models
 (https://github.com/triton-inference-server/server/blob/main/docs/user_guide/decoupled_models.md), whose clients call it.
 
@@ -16,8 +16,6 @@ from typing import Any
 
 import grpc
 import orjson
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-from kserve.protocol.grpc import grpc_predict_v2_pb2 as messages
 
 from muster_serving.answer import Headers, HttpAnswer
 from muster_serving.clients import RawHeaders
@@ -25,6 +23,7 @@ from muster_serving.connection import ANSWER_SECONDS
 from muster_serving.events import of_event
 from muster_serving.front import Front
 from muster_serving.routes import STREAM
+from muster_serving.rpc import generated as messages
 from muster_serving.rpc.calls import Context, call_of, check, decoded, headers_of, reading
 from muster_serving.rpc.messages import part_of, told_of
 
@@ -33,29 +32,6 @@ LEAVE_SECONDS = 5.0  # and between two answers after so long, whatever comes
 _WANTS_FINAL, _FINAL = "triton_enable_empty_final_response", "triton_final_response"
 _UNAUTHENTICATED = 401
 _PREFIX_BYTES = 5  # of each message, with its length
-
-
-def _response() -> type[Any]:
-    """Return the class of ModelStreamInferResponse, which KServe's SDK lacks."""
-    field = descriptor_pb2.FieldDescriptorProto
-    file = descriptor_pb2.FileDescriptorProto(
-        name="muster/stream.proto", package="muster", syntax="proto3", dependency=[messages.DESCRIPTOR.name]
-    )
-    kind = file.message_type.add(name="ModelStreamInferResponse")
-    kind.field.add(name="error_message", number=1, type=field.TYPE_STRING, label=field.LABEL_OPTIONAL)
-    answer = f".{messages.ModelInferResponse.DESCRIPTOR.full_name}"
-    kind.field.add(
-        name="infer_response",
-        number=2,
-        type=field.TYPE_MESSAGE,
-        label=field.LABEL_OPTIONAL,
-        type_name=answer,
-    )
-    found = descriptor_pool.Default().AddSerializedFile(file.SerializeToString())
-    return message_factory.GetMessageClass(found.message_types_by_name[kind.name])
-
-
-ModelStreamInferResponse = _response()
 
 
 class Streams:
@@ -199,7 +175,7 @@ class _Parts:
     async def _write(self, **fields: Any) -> None:
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
-                await self._context.write(ModelStreamInferResponse(**fields).SerializeToString())
+                await self._context.write(messages.ModelStreamInferResponse(**fields).SerializeToString())
         except TimeoutError:
             self.unread = True
             raise asyncio.CancelledError from None  # so that all of the request ends, as where a client leaves

@@ -32,8 +32,9 @@ def spec(backend: Backend, lock: Path, address: str, slope: float) -> Deployment
     return DeploymentSpec(
         name=NAME,
         model=backend.store.resolve(address)[0].pinned,
-        image="serve",
+        image="kserve",
         image_digest=backend.store.put(lock.parent, [lock.name]),
+        server="kserve",  # what earlier releases have, too
         smoke=(smoke,),
     )
 
@@ -41,7 +42,7 @@ def spec(backend: Backend, lock: Path, address: str, slope: float) -> Deployment
 def drive(backend: Backend, folder: Path, address: str, slope: str, steps: str) -> str:
     """Release a version, in steps such as ``20`` or ``20,100``, to the last of them; how that ended."""
     plan = Plan(steps=tuple(map(int, steps.split(","))), hold_seconds=(0.2,))
-    asked = spec(backend, folder / "serve" / "requirements.txt", address, float(slope))
+    asked = spec(backend, folder / "kserve" / "requirements.txt", address, float(slope))
     driver = begin(deployments(backend), asked, plan=plan, by=f"test {address}")
     deadline = time.monotonic() + SECONDS
     while (outcome := driver.step()) is None:

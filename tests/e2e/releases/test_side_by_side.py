@@ -88,8 +88,8 @@ def test_a_release_that_one_began_is_finished_and_rolled_back_by_the_other(
 
     The server's lock is the same: with another one the same model is another revision.
     """
-    (machine.folder / "serve").mkdir()
-    shutil.copy(shipped("images") / "serve" / "requirements.txt", machine.folder / "serve")
+    (machine.folder / "kserve").mkdir()
+    shutil.copy(shipped("images") / "kserve" / "requirements.txt", machine.folder / "kserve")
     for slope in (2.0, 3.0):
         line = onnx_graph.write_line(machine.folder / f"line-{slope:g}", slope=slope)
         machine.command(begins, "volumes", "put", str(line), "two/line")

@@ -40,7 +40,9 @@ def test_where_deployments_are_served(tmp_path: Path, site: ClusterSite, why: st
         deployments = place.deployments
         assert why in deployments.limits.only_whole
         assert bool(deployments.limits.only_whole) == bool(why)
-        assert deployments.limits.servers == (("kserve", "seldon") if site.serving else ("kserve",))
+        assert deployments.limits.servers == (
+            ("kserve", "serve", "seldon") if site.serving else ("serve", "kserve")
+        )
 
 
 def test_no_other_module_asks_the_settings_which_place_it_is() -> None:
@@ -62,7 +64,7 @@ def test_a_look_at_a_clusters_deployments_costs_neither_jobs_nor_a_store(tmp_pat
         "import sys; from pathlib import Path; from muster.backends.choose import open_place; "
         "from muster.core.settings import Settings; import muster.backends.releases.manual; "
         "settings = Settings(home=Path('h'), cache=Path('c'), cluster=Path(sys.argv[1]))\n"
-        "assert open_place(settings).deployments.limits.servers == ('kserve', 'seldon')\n"
+        "assert open_place(settings).deployments.limits.servers == ('kserve', 'serve', 'seldon')\n"
         "heavy = {'kubernetes', 'httpx', 'prometheus_client', 'muster.backends.kubernetes.runner'}\n"
         "assert not heavy & sys.modules.keys(), heavy & sys.modules.keys()\n"
     )

@@ -73,8 +73,6 @@ if TYPE_CHECKING:
     from muster.volumes.base import Version
     from muster.volumes.protocols import LocalStore
 
-_SERVER_IMAGES = {"kserve": SERVE}  # of the shipped images; any other server's has its name
-
 
 class DeployOperator(ReleasingOperator):
     """Deploy a model version under a name and wait until it serves, or is refused.
@@ -133,9 +131,10 @@ class DeployOperator(ReleasingOperator):
     after a pause, and 1 MiB a request. Each client by itself where there are tokens, else all together."""
     image: str | None = keyword(default=None, check=optional(check_image), own=True, late=True)
     """The environment in which the model runs. Where not given, that of the job that made the version; an ONNX model
-    runs in the model server's own, ``serve``."""
-    server: str = keyword(default="kserve", check=check_name)
-    """The model server."""
+    runs in the model server's own."""
+    server: str | None = keyword(default=None, check=optional(check_name))
+    """The model server, which is also the name of its image: ``serve`` is muster's own, ``kserve`` the same within KServe's
+    SDK, ``seldon`` Seldon Core's wrapper. None is ``kserve`` on a cluster with KServe, else ``serve``."""
     grpc: bool = keyword(default=False, check=check_flag)
     """Answer gRPC of the Open Inference Protocol as well, on a port of its own."""
     workers: int = keyword(default=1, check=check_count)
@@ -178,7 +177,7 @@ class DeployOperator(ReleasingOperator):
     def images(self) -> tuple[str, ...]:
         """The model's where it is named here, else the server's; that of the job that made the version was built."""
         makes_smoke = (SERVE,) if isinstance(self._smoke, Mapping) else ()
-        return tuple(dict.fromkeys([self.image or self._server_image(), *makes_smoke]))
+        return tuple(dict.fromkeys([self.image or self.server or SERVE, *makes_smoke]))
 
     def check_files(self, folder: DagFolder, settings: Settings) -> None:  # noqa: ARG002 - they need no image
         """Read the smoke requests, and what candidate and champion are both asked."""
@@ -191,7 +190,7 @@ class DeployOperator(ReleasingOperator):
         """Ask whether such a server runs here, and whether such steps do."""
         limits = backend.deployments.limits
         with self.refusing("server"):
-            if is_known(self.server) and self.server not in limits.servers:
+            if is_known(self.server) and self.server not in (None, *limits.servers):
                 known = ", ".join(limits.servers)
                 raise SpecError(f"{self.server!r:.60} does not run here; known are: {known}")
         asked = {"log": self.request_log is not None, "tokens": self.tokens, "grpc": self.grpc}
@@ -267,14 +266,16 @@ class DeployOperator(ReleasingOperator):
         version = self._version(task.backend.store)
         self._check_histograms(task.backend.store, version)
         workers = self._workers(task, folder, version)
-        image = self._server_image() if workers or not self.image else self.image
+        named = None if workers else self.image  # where an ONNX model runs, its server does
+        server = self.server or default_server(named, task.backend.deployments.limits.servers)
+        image = named or server
         return DeploymentSpec(
             name=self.name,
             model=version.pinned,
             image=image,
             image_digest=image_digest(image, folder, task),
             workers=workers,
-            server=self.server,
+            server=server,
             smoke=smoke_of(self._smoke, task, folder, model=version.pinned, name=self.name),
             replicas=self.replicas,
             most_replicas=self.most_replicas,
@@ -291,9 +292,6 @@ class DeployOperator(ReleasingOperator):
     def _smoke(self) -> Smoke:
         smoke: Any = self.smoke
         return cast("Smoke", smoke)  # as :func:`read_smoke_rows` wrote it
-
-    def _server_image(self) -> str:
-        return _SERVER_IMAGES.get(self.server, self.server)
 
     def _workers(self, task: TaskRun, folder: DagFolder, version: Version) -> Workers | None:
         """Return how the model runs in processes of its own; None for an ONNX model.
@@ -355,3 +353,8 @@ class DeployOperator(ReleasingOperator):
         known = is_known(self.replicas) and is_known(self.most_replicas)
         if known and self.most_replicas is not None and self.most_replicas < self.replicas:
             raise SpecError(f"{self.most_replicas} is below its {self.replicas} replicas")
+
+
+def default_server(image: str | None, servers: Sequence[str]) -> str:
+    """Return the model server of a deployment that names none: the one whose image it names, else the place's own."""
+    return image if image and image in servers else servers[0]

@@ -23,7 +23,7 @@ class Limits:
     """What a platform can do.
 
     :param place: where it serves, for messages: ``on one machine``.
-    :param servers: the model servers that a deployment may name.
+    :param servers: the model servers that a deployment may name; the first is that of one that names none.
     :param only_whole: why traffic can only be moved as a whole; empty where it can be shared.
     :param history: how many revisions that are over it remembers.
     :param no_log: why requests cannot be kept; empty where they can.

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from muster.airflow.authoring.code import DagFolder
+from muster.airflow.operators.deploy import default_server
 from muster.airflow.operators.releasing import (
     asker,
     curl_line,
@@ -206,3 +207,18 @@ def test_who_asks_is_the_same_for_every_try() -> None:
     origin = Origin(dag_id="flights", task_id="deploy", run_id="manual")
     assert asker(origin) == "flights.deploy, manual"
     assert asker(replace(origin, map_index=3)) == "flights.deploy[3], manual"
+
+
+@pytest.mark.parametrize(
+    ("image", "servers", "chosen"),
+    [
+        (None, ("serve", "kserve"), "serve"),
+        (None, ("kserve", "serve", "seldon"), "kserve"),
+        ("serve", ("kserve", "serve", "seldon"), "serve"),
+        ("mine", ("kserve", "serve", "seldon"), "kserve"),
+    ],
+)
+def test_a_deployment_that_names_no_server_has_its_images_or_the_places(
+    image: str | None, servers: tuple[str, ...], chosen: str
+) -> None:
+    assert default_server(image, servers) == chosen

@@ -24,7 +24,7 @@ from muster.core.deployment import DeploymentSpec, RevisionState
 from muster.core.resources import Resources
 
 FAR = float("inf")
-KEY = ("kserve", "b3:1", "", False)
+KEY = ("serve", "b3:1", "", False)
 
 
 def spec(number: int, *, memory_gib: float) -> DeploymentSpec:

@@ -36,6 +36,8 @@ class ServingPlatform:
     :func:`~muster.backends.kubernetes.serving.names.service_name` says.
 
     :param title: what people call it.
+    :param servers: the model servers whose code is carried, each of which answers and counts alike; the first is that of a
+        deployment that names none.
     :param kind: of the object that it makes a revision of.
     :param manifest: that object.
     :param condition: which of the object's conditions says that its Deployment has the replicas that it needs.
@@ -44,6 +46,7 @@ class ServingPlatform:
     """
 
     title: str
+    servers: tuple[str, ...]
     kind: Kind
     manifest: Callable[[Server], Document]
     condition: str
@@ -133,6 +136,7 @@ def _scaling(server: Server) -> Document:
 
 KSERVE = ServingPlatform(
     title="KServe",
+    servers=("kserve", "serve", "seldon"),
     kind=INFERENCE_SERVICE,
     manifest=inference_service,
     condition="PredictorReady",
@@ -141,6 +145,7 @@ KSERVE = ServingPlatform(
 )
 SELDON = ServingPlatform(
     title="Seldon Core",
+    servers=("serve", "kserve", "seldon"),
     kind=SELDON_DEPLOYMENT,
     manifest=seldon_deployment,
     condition="DeploymentsReady",

@@ -13,12 +13,12 @@ from muster.backends.kubernetes.api.refusals import NotServed
 from muster.backends.kubernetes.cluster.discovery import QUICK_SECONDS, Survey
 from muster.backends.kubernetes.serving import names
 from muster.backends.kubernetes.serving.gateway import Counters, Gateway
-from muster.backends.kubernetes.serving.kinds import check_platform
+from muster.backends.kubernetes.serving.kinds import check_platform, platform_of
 from muster.backends.kubernetes.serving.replicas import MetricsPage, Replicas
 from muster.backends.kubernetes.serving.revisions import ClusterRevisions, RevisionsSeen
 from muster.backends.kubernetes.serving.route import HISTORY, Notes, Route, drift, shared
 from muster.backends.kubernetes.serving.routes import Routes
-from muster.backends.kubernetes.serving.server import GRPC_PORT, SERVERS, archive
+from muster.backends.kubernetes.serving.server import GRPC_PORT, archive
 from muster.backends.kubernetes.site import ClusterSite
 from muster.backends.releases.book import BookEntry, live_models, past_models, settle
 from muster.backends.releases.figures import if_known
@@ -81,7 +81,7 @@ class ClusterPlatform:
         )
         return Limits(
             place="on this cluster",
-            servers=SERVERS,
+            servers=platform_of(self._site).servers,
             only_whole="" if self._site.gateway else only_whole,
             history=HISTORY,
             no_log="" if self._open_spool else "there is no store service that takes requests: leave log out",
@@ -292,5 +292,5 @@ def _check_server(spec: DeploymentSpec) -> None:
         "log": spec.log,
         "grpc": spec.grpc,
     }
-    for what in (name for name, wanted in asked.items() if wanted and spec.server != "kserve"):
-        raise SpecError(f"{what}: that needs server 'kserve', found {spec.server!r:.40}")
+    for what in (name for name, wanted in asked.items() if wanted and spec.server == "seldon"):
+        raise SpecError(f"{what}: that needs server 'serve' or 'kserve', found 'seldon'")

@@ -30,7 +30,7 @@ from muster.core.wire import dumps, loads
 TAKEN_UP_SECONDS, _LOOK_SECONDS = 10.0, 0.05
 _MESSAGE_CHARACTERS = 1000  # an Event's may have 1024
 _REPORTS = 20  # of a gateway that come in between a look and a write
-_TOKENS_FILE = "tokens.json"  # muster_serving.clients_file reads it
+_TOKENS_FILE = "tokens.json"  # muster_serving.clients reads it
 _TRIES, _PAUSE_SECONDS = 20, 0.25  # of a write of tokens
 
 

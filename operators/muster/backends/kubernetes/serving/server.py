@@ -37,10 +37,6 @@ _MARGIN_SECONDS = 5
 _FOLDER, _MODEL = "/mnt/muster/server", "/mnt/muster/model"
 _ARCHIVE = "serving.zip"
 PROGRAM = f"{_FOLDER}/{_ARCHIVE}"  # where the servers' code is in a pod: Python runs it, and imports from it
-SERVERS = (
-    "kserve",
-    "seldon",
-)  # whose code that is; each answers and counts alike, whatever platform keeps it
 _MAIN = "from muster_serving.__main__ import main\n\nmain()\n"
 _CLAIM, _SERVER, _SCRATCH = (f"{labels.OURS}{name}" for name in ("claim", "server", "scratch"))
 WORKERS = "workers"  # the container of a model that is no ONNX model

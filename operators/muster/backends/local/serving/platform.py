@@ -79,7 +79,7 @@ def local_deployments(settings: Settings, store: LocalStore, *, copies: bool = F
 class LocalPlatform:
     """Implements :class:`muster.backends.releases.platform.Platform` with one keeper for each deployment."""
 
-    limits = Limits(place="on one machine", servers=("kserve",), history=50)
+    limits = Limits(place="on one machine", servers=("serve", "kserve"), history=50)
 
     def __init__(self, settings: Settings, store: LocalStore, *, copies: bool = False) -> None:
         self._settings = settings

@@ -140,7 +140,8 @@ class ModelServer:
                 **({"--grpc-fd": grpc.fileno()} if grpc else {}),
             }
             flags = [word for flag, number in fds.items() for word in (flag, str(number))]
-            words = ["muster_serving", name, *flags, "--label", json.dumps({"key": key, "port": port})]
+            label = json.dumps({"key": key, "port": port})
+            words = ["muster_serving", name, f"--server={key[0]}", *flags, "--label", label]
             log = folder / "server.log"
             try:
                 process = start(words, python, log, fds=tuple(fds.values()), leash=leash)

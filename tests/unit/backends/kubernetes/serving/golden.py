@@ -48,17 +48,19 @@ CLASSES = ("gpu-a100", "gpu-k80")
 
 
 def spec(number: int = 7, **changes: Any) -> DeploymentSpec:
-    """A deployment of one version, as plain as can be but for `changes`."""
+    """A deployment of one version, as plain as can be but for `changes`, by the server that KServe runs by default."""
     fields = {
         "name": "flights",
         "model": Pinned(address=f"volume://flights/model@{number}", digest=DIGEST),
-        "image": "serve",
+        "image": "kserve",
         "image_digest": DIGEST,
+        "server": "kserve",
         "resources": Resources(cpus=0.5, memory_gib=1),
     }
     return DeploymentSpec(**{**fields, **changes})
 
 
+OWN = {"image": "serve", "server": "serve"}  # what Seldon Core runs by default
 SCALED = spec(8, replicas=2, most_replicas=10, load_timeout_seconds=600.0)
 WRAPPED = replace(SCALED, image="seldon", server="seldon")
 ON_CARDS = spec(9, resources=Resources(cpus=4, memory_gib=16, gpus=1, gpu_class=("a100", "k80")))
@@ -126,13 +128,13 @@ def examples() -> Mapping[str, Document]:
         "on-cards": inference_service(server(ON_CARDS, "r3")),
         "workers": inference_service(server(WITH_WORKERS, "r4")),
         "logged": inference_service(server(LOGGED, "r4")),
-        "seldon-logged": seldon_deployment(server(spec(log=RequestLog()), "r1")),
+        "seldon-logged": seldon_deployment(server(spec(log=RequestLog(), **OWN), "r1")),
         "over-grpc": inference_service(server(spec(grpc=True), "r1")),
         "grpc-service": owned_by(grpc_service(server(spec(grpc=True), "r1")), owner_of(server(spec(), "r1"))),
         "code": _with_code(server(spec(), "r1")),
-        "seldon": seldon_deployment(server(spec(), "r1")),
+        "seldon": seldon_deployment(server(spec(**OWN), "r1")),
         "seldon-scaled": seldon_deployment(server(WRAPPED, "r2", ANYWHERE)),
-        "seldon-workers": seldon_deployment(server(WITH_WORKERS, "r4")),
+        "seldon-workers": seldon_deployment(server(replace(WITH_WORKERS, **OWN), "r4")),
         "route": write_route(ROUTE, SITE),
         "seldon-route": write_route(ROUTE, replace(SITE, serving=PlatformOwner.SELDON)),
         "grpc-route": write_route(OVER_GRPC, SITE),

@@ -217,7 +217,7 @@ class TestPrepare:
         there.open_spool = opened.append
         there.deployments().prepare(wanted, by="ti-1")
         assert opened == ["lines"]
-        with pytest.raises(SpecError, match="log: that needs server 'kserve'"):
+        with pytest.raises(SpecError, match="log: that needs server 'serve' or 'kserve'"):
             there.deployments().prepare(replace(wanted, server="seldon"), by="ti-1")
         assert opened == ["lines"]
 

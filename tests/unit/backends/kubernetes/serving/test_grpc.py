@@ -96,5 +96,5 @@ def test_where_deployments_share_a_host_it_is_refused_and_nothing_is_made(there:
 
 
 def test_the_server_of_seldon_has_none(there: World) -> None:
-    with pytest.raises(SpecError, match="grpc: that needs server 'kserve', found 'seldon'"):
+    with pytest.raises(SpecError, match="grpc: that needs server 'serve' or 'kserve', found 'seldon'"):
         serve(there, grpc=True, server="seldon")

@@ -28,9 +28,9 @@ from tests.unit.backends.kubernetes.serving.golden import (
 )
 
 from muster.backends.kubernetes.serving import names
-from muster.backends.kubernetes.serving.kinds import inference_service, platform_of, seldon_deployment
+from muster.backends.kubernetes.serving.kinds import KSERVE, inference_service, platform_of, seldon_deployment
 from muster.backends.kubernetes.serving.route import HISTORY, LARGEST_BYTES, Route, read_route, write_route
-from muster.backends.kubernetes.serving.server import SERVERS, WORKERS, archive, code
+from muster.backends.kubernetes.serving.server import WORKERS, archive, code
 from muster.backends.kubernetes.site import PlatformOwner
 from muster.backends.releases.book import begin, number, withdraw
 from muster.core.deployment import DeploymentSpec, RequestLog, RevisionState, SmokeRequest, Workers
@@ -102,7 +102,7 @@ def test_a_server_that_streams_has_the_time_of_its_longest_answer() -> None:
     assert grace(stream=True) == grace(stream=False) + 270
 
 
-@pytest.mark.parametrize("kind", SERVERS)
+@pytest.mark.parametrize("kind", KSERVE.servers)
 def test_a_server_counts_inputs_where_a_rule_asks_for_it(kind: str) -> None:
     for counted in (True, False):
         made = server(spec(counts_inputs=counted, server=kind), "r1")
@@ -120,7 +120,6 @@ def test_the_code_is_that_of_the_servers_and_the_same_each_time() -> None:
         "__main__.py",
         "muster_serving/__main__.py",
         "muster_serving/front.py",
-        "muster_serving/open_inference.py",
         "muster_serving/seldon_model.py",
     } <= found
     archive.cache_clear()

@@ -146,6 +146,6 @@ def test_another_server_is_refused_before_anything_is_made(there: World) -> None
         ("stream", {"workers": Workers(image="serve", image_digest=there.image, stream=True)}),
     ]
     for what, more in asked:
-        with pytest.raises(SpecError, match=f"{what}: that needs server 'kserve', found 'seldon'"):
+        with pytest.raises(SpecError, match=f"{what}: that needs server 'serve' or 'kserve', found 'seldon'"):
             there.deployments().prepare(there.spec(model=model, server="seldon", **more), by="test")
     assert not there.cluster.asked
