@@ -129,7 +129,7 @@ def _gang_rules() -> list[Document]:
     """The first that matches decides, and what none matches is a restart that counts: a rank began, and ended badly.
 
     A Job that failed without the exit code of a container had a pod that never started, or was told to stop: where each
-    new start ends so at once, all restarts would be used up within seconds (:mod:`~..lifecycle.restarts` ends that).
+    new start ends so at once, all restarts would be used up within seconds (:mod:`~..lifecycle.ending` ends that).
     From jobset/pkg/controllers/failure_policy.go; the messages are those of Kubernetes' Job
     (pkg/controller/job/pod_failure_policy.go), which gives all of them the same reason.
     """
