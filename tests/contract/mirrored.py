@@ -43,8 +43,9 @@ def fill(store: FolderStore, folder: Path) -> None:
         put(store, folder, "flights/model", {"model": bytes_of(number, 9000)})
     store.pin("flights/model@2", reason="deployment/flights")
     store.pin("flights/model@2", reason="in the paper")
-    store.retire("flights/features@1", reason="torn: ä")
     store.collect(volumes=["flights/model"], keep_last=1)  # deletes @1
+    store.collect(keep_last=100)  # and folds what is left of it
+    store.retire("flights/features@1", reason="torn: ä")
 
 
 def mirror(source: Home, target: Home, **rules: object) -> Mirrored:

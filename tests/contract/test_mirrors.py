@@ -120,14 +120,24 @@ class MirrorContract:
         mirror(FolderHome(source), opened(), now=True)
         assert copies() == []
         assert opened().holdings()["flights/model", 2].deleted
+        source.upkeep.fold({}, before=0.0)
+        assert mirror(FolderHome(source), opened()).marked == 0
+        deleted = [
+            {place: (each.digest, each.deleted) for place, each in home.holdings().items()}
+            for home in (opened(), FolderHome(source))
+        ]
+        assert deleted[0] == deleted[1]
 
+    @pytest.mark.parametrize("folded", [False, True])
     def test_what_gc_deleted_can_be_kept_and_brought_back(
-        self, source: FolderStore, opened: Open, tmp_path: Path
+        self, source: FolderStore, opened: Open, tmp_path: Path, folded: bool
     ) -> None:
         mirror(FolderHome(source), opened())
         before = facts(source)["volume://flights/model@3"]
         put(source, tmp_path / "put", "flights/model", {"model": b"4"})
         source.collect(volumes=["flights/model"], keep_last=1)
+        if folded:
+            source.upkeep.fold({}, before=0.0)
         mirror(FolderHome(source), opened(), keep_deleted=True)
         with pytest.raises(NotFound, match="deleted by gc"):
             source.resolve("flights/model@3")
@@ -135,6 +145,10 @@ class MirrorContract:
         assert done.versions == ["volume://flights/model@3"]
         assert facts(FolderStore(source.layout.root))["volume://flights/model@3"] == before
         assert source.check(deep=True).clean
+        for _ in range(2):
+            source.collect(keep_last=1, now=True)
+        with pytest.raises(NotFound, match="deleted by gc"):
+            source.resolve("flights/model@3")
 
     @pytest.mark.parametrize("since", ["pinned", "retired", "reinstated"])
     def test_what_came_back_from_another_mirror_comes_back_here_with_its_marks(

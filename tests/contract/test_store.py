@@ -192,6 +192,25 @@ class StoreContract:
         assert again.last("flights/features") == 4
         assert again.last("flights/features", "2013-02") == 0
 
+    def test_what_is_known_of_a_deleted_version_stays_after_each_gc(self, store, again):
+        made = [run(store, f"a-{n}", ONE, {"features": {"x": b"%d" % n}})["features"] for n in range(4)]
+        records = [store.record(version.address) for (version,) in made]
+        for n in range(4):
+            end(store, f"a-{n}", JobState.SUCCEEDED)
+        for _ in range(2):
+            store.collect(keep_last=1, now=True, job_days=100_000)
+        assert [version.number for version in again.versions("flights/features")] == [4]
+        for (version,), record in zip(made, records, strict=True):
+            assert again.record(version.address) == store.record(version.address) == record
+            assert list(again.manifest(version.address)) == list(store.manifest(version.address)) == ["x"]
+        assert [store.commit(f"a-{n}", attempt=1)["features"] for n in range(4)] == made
+        with pytest.raises(NotFound, match=r"@2 was deleted by gc; there are 4"):
+            again.resolve("flights/features@2")
+        assert run(store, "b-1", ONE, {"features": {"x": b"b"}})["features"][0].number == 5
+        assert store.check(deep=True).problems == ()
+        store.collect(keep_last=1, job_days=0, now=True)
+        assert again.record(made[0][0].address) == records[0]
+
     def test_an_output_takes_files_over_from_its_base(self, store, again):
         (first,) = run(store, "a-1", ONE, {"features": {"a": b"1", "d/b": b"22", "d/c": b"333"}})["features"]
         listed = b"a\nd/c\n"

@@ -17,13 +17,13 @@ from pathlib import Path
 from muster.core import wire
 from muster.core.address import Address, Select
 from muster.core.errors import Corrupt, NotFound, SpecError
-from muster.volumes import partitions
+from muster.volumes import partitions, tombstones
 from muster.volumes.base import Record, Version
-from muster.volumes.commit_records import is_buried, is_committed, retired
+from muster.volumes.commit_records import has_content, is_buried, is_committed, retired
 from muster.volumes.durability import read_whole
-from muster.volumes.facts import Facts, damaged
+from muster.volumes.facts import Facts, VersionFacts, damaged
 from muster.volumes.layout import Layout
-from muster.volumes.listing import Listing, open_manifest
+from muster.volumes.listing import Listing, open_manifest, parse
 from muster.volumes.manifest import read_head
 from muster.volumes.partitions import NOTHING, Known
 from muster.volumes.selection import by_digest, no_number, no_volume, nothing, select
@@ -41,7 +41,8 @@ class Catalog:
 
     def numbers(self, volume: str) -> list[int]:
         """The numbers of the visible versions, ascending, deleted ones included."""
-        return [n for n in self._layout.numbers(volume) if self._there(volume, n)]
+        folded = tombstones.above(self._layout, volume, 0)
+        return sorted({n for n in self._layout.numbers(volume) if self._there(volume, n)} | folded.keys())
 
     def holds(self, volume: str) -> bool:
         """Whether any version is visible, deleted ones included; usually reads one."""
@@ -84,6 +85,12 @@ class Catalog:
 
     def last(self, volume: str, partition: str | None = None) -> int:
         """Return the highest visible number of a volume's partition, deleted ones included; 0 where there is none."""
+        here = self._last_here(volume, partition)
+        folded = tombstones.above(self._layout, volume, here)
+        return max((n for n, gone in folded.items() if gone.origin.partition == partition), default=here)
+
+    def _last_here(self, volume: str, partition: str | None) -> int:
+        """Return the highest of those numbers that have a folder."""
         numbers = self._layout.numbers(volume)[::-1]
         few, known = numbers[: partitions.MOST_UNREAD], dict[int, str | None]()
         for number in few:
@@ -157,7 +164,8 @@ class Catalog:
         """Return a visible version whose data is there, or None. :raises Corrupt: it is damaged."""
         folder = self._layout.version(volume, number)
         if (folder / "data").is_dir():
-            return None if self._facts.of(volume, number) is None else self.described(volume, number)
+            facts = self._facts.of(volume, number)
+            return None if facts is None else _version(volume, number, facts, *marks(self._layout, folder))
         if not is_buried(folder) and is_committed(self._layout, volume, number):
             raise Corrupt(damaged(volume, number, "its data is gone, and gc did not delete it"))
         return None
@@ -168,17 +176,9 @@ class Catalog:
         if facts is None:
             raise NotFound(self._no_number(volume, number))
         folder = self._layout.version(volume, number)
-        return Version(
-            volume=volume,
-            number=number,
-            digest=facts.head.digest,
-            size_bytes=facts.head.size_bytes,
-            files=facts.head.files,
-            created=facts.created,
-            partition=facts.partition,
-            retired=retired(self._layout, folder),
-            pins=pins(folder),
-        )
+        if not has_content(folder) and (gone := tombstones.find(self._layout, volume, number)) is not None:
+            return _version(volume, number, facts, gone.retired, gone.pins)
+        return _version(volume, number, facts, *marks(self._layout, folder))
 
     def record_of(self, volume: str, number: int) -> Record:
         """Return the record of a visible version, even if its data is deleted."""
@@ -202,7 +202,13 @@ class Catalog:
     def manifest(self, address: str) -> Listing:
         """See :meth:`muster.volumes.protocols.VersionStore.manifest`."""
         record = self.record(address)
-        return open_manifest(self._layout.version(record.volume, record.number) / "MANIFEST")
+        path = self._layout.version(record.volume, record.number) / "MANIFEST"
+        try:
+            return open_manifest(path)
+        except FileNotFoundError:
+            if (gone := tombstones.find(self._layout, record.volume, record.number)) is None:
+                raise
+            return parse(gone.manifest.encode(), where=path)
 
     def path(self, address: str) -> Path:
         """See :meth:`muster.volumes.protocols.LocalStore.path`."""
@@ -311,7 +317,7 @@ class Catalog:
         )
 
     def _no_volume(self, volume: str) -> str:
-        if volume in self._layout.volumes() and self.numbers(volume):
+        if volume in self._layout.volumes() and self.holds(volume):
             return f"every version of {volume} was deleted by gc: run the stage that writes it again"
         return no_volume(volume, self.volumes(), where=self._layout.root)
 
@@ -319,7 +325,29 @@ class Catalog:
         numbers = [version.number for version in self.versions(volume)]
         if not numbers:
             return self._no_volume(volume)
-        return no_number(volume, number, numbers, deleted=number in self.numbers(volume))
+        return no_number(volume, number, numbers, deleted=self._there(volume, number))
+
+
+def _version(
+    volume: str, number: int, facts: VersionFacts, retired: str | None, pins: tuple[str, ...]
+) -> Version:
+    head = facts.head
+    return Version(
+        volume=volume,
+        number=number,
+        digest=head.digest,
+        size_bytes=head.size_bytes,
+        files=head.files,
+        created=facts.created,
+        partition=facts.partition,
+        retired=retired,
+        pins=pins,
+    )
+
+
+def marks(layout: Layout, folder: Path) -> tuple[str | None, tuple[str, ...]]:
+    """Return why the version in a folder is retired, if it is, and the reasons of its pins."""
+    return retired(layout, folder), pins(folder)
 
 
 def pins(folder: Path) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from muster.core import wire
 from muster.core.errors import Corrupt, SpecError
+from muster.volumes import tombstones
 from muster.volumes.base import Record
 from muster.volumes.commit_records import CommitRecord, check_record, is_committed, read_commit
 from muster.volumes.layout import Layout
@@ -65,7 +66,7 @@ class Facts:
         return facts
 
     def whole(self, volume: str, number: int, *, now: bool = False) -> tuple[Head, Record] | None:
-        """Return the manifest's head and the record of a version; None where it is not committed.
+        """Return the manifest's head and the record of a version, deleted or not; None where it is not committed.
 
         :param now: whether to read it even if it is cached.
         :raises Corrupt: it is damaged.
@@ -75,7 +76,8 @@ class Facts:
             return read(volume, number)
         except (SpecError, Corrupt, OSError):
             if not is_committed(self._layout, volume, number):
-                return None
+                gone = tombstones.find(self._layout, volume, number)
+                return None if gone is None else (gone.head, gone.origin)
         try:
             return read(volume, number)  # it may have been committed in the meantime
         except (SpecError, Corrupt, OSError) as error:

@@ -18,7 +18,7 @@ from muster.core import wire
 from muster.core.address import pinned
 from muster.core.errors import Corrupt, MusterError, NotFound, SpecError
 from muster.core.room import size_of
-from muster.volumes import listing, manifest
+from muster.volumes import listing, manifest, tombstones
 from muster.volumes.base import Checked, Record
 from muster.volumes.commit_records import (
     CommitRecord,
@@ -46,7 +46,8 @@ _MOST_DAMAGE = 50
 
 _RESTORE = "retire this version and run the stage that wrote it again, or bring its bytes from a mirror: muster volumes fsck --deep --repair-from MIRROR"
 _MISSING, _NO_FILE, _FOREIGN = "missing file", "no regular file", "file of user"
-_RESTORE_RECORD = "its data is gone; where it came from can only come back from a backup of the store"
+_GONE = "where they came from can only come back from a backup of the store"
+_RESTORE_RECORD = f"its data is gone; {_GONE}"
 
 Progress = Callable[[str, int, int], None]
 
@@ -119,6 +120,15 @@ def check(
     else:
         found.problems += _unprotected(layout, found.unprotected)
     found.problems += _leftovers(layout, ended)
+    found.problems += (
+        Problem(
+            where=str(path),
+            what="it is not as it was written: what is left of the deleted versions in it is not found",
+            advice=f"bring it back from a backup of the store, or delete it: {_GONE}",
+            harmless=True,
+        )
+        for path in tombstones.damaged(layout)
+    )
     return Report(
         versions=len(found.commits),
         files=found.files,
@@ -160,18 +170,20 @@ def look(
     return found
 
 
-def refuse(layout: Layout, marks: Marks) -> None:
-    """Refuse to delete from a damaged store: only a damaged document may say that something must stay.
+def refuse(layout: Layout, marks: Marks) -> dict[str, CommitRecord]:
+    """Refuse to delete from a damaged store: only a damaged document may say that something must stay; return all commit records.
 
     :raises Corrupt: the message names what is damaged.
     """
-    bad = [each for each in look(layout, marks).problems if not each.harmless]
+    found = look(layout, marks)
+    bad = [each for each in found.problems if not each.harmless]
     if bad:
         more = f", and {len(bad) - 1} more" if len(bad) > 1 else ""
         raise Corrupt(
             f"gc takes nothing while the store is damaged: {bad[0].where}: {bad[0].what}{more}; "
             f"`muster volumes fsck` names all of it. {bad[0].advice[0].upper()}{bad[0].advice[1:]}"
         )
+    return dict(found.commits.values())
 
 
 def _forgiven(layout: Layout, problem: Problem) -> Problem:
@@ -215,7 +227,8 @@ def _look_at(layout: Layout, place: Place, found: DamageFound, *, deep: bool) ->
         text = (folder / "RECORD.json").read_bytes()
         record = wire.loads(Record, text)
     except FileNotFoundError as error:
-        problems.append(_lost(folder, address, f"missing: {error.filename}"))
+        if has_content(folder) or tombstones.find(layout, *place) is None:
+            problems.append(_lost(folder, address, f"missing: {error.filename}"))
         return
     except MusterError as error:
         problems.append(_lost(folder, address, f"torn: {error}"))

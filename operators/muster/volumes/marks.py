@@ -12,6 +12,7 @@ from contextlib import ExitStack, contextmanager
 from blake3 import blake3
 
 from muster.core.address import Address
+from muster.volumes import tombstones
 from muster.volumes.base import Version
 from muster.volumes.catalog import Catalog
 from muster.volumes.commit_records import committed_marks, has_content, named
@@ -92,6 +93,7 @@ class Marks:
         if wanted.value.isdigit():
             place = wanted.volume, int(wanted.value)
             lost = not has_content(self._layout.version(*place)) and place[1] in named(self._layout, place[0])
+            lost = lost and tombstones.find(self._layout, *place) is None
             if lost or self._catalog.is_damaged(*place):
                 return self._catalog.remains(*place)
         return self._catalog.one(address)

@@ -16,6 +16,7 @@ from pathlib import Path
 from blake3 import blake3
 
 from muster.core.errors import StoreError
+from muster.volumes import tombstones
 from muster.volumes.catalog import Catalog
 from muster.volumes.commit_records import named
 from muster.volumes.durability import (
@@ -59,7 +60,8 @@ def reserve(layout: Layout, volume: str, *, claim: str, note: Path) -> int:
         for number, taker in taken.items():
             if taker == claim:
                 return number
-        top = max([0, *taken, *layout.numbers(volume), *named(layout, volume)])
+        gone = tombstones.above(layout, volume, 0)
+        top = max([0, *taken, *layout.numbers(volume), *named(layout, volume), *gone])
     number = top + 1
     while not _take(home, number, claim, note):
         number += 1

@@ -12,6 +12,7 @@ that at once, but leaves what was replaced to runs that were given it before.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 from muster.core.address import pinned
 from muster.core.errors import BadOutput, Conflict, NotFound
@@ -56,6 +57,7 @@ def mark(layout: Layout, job_id: str, spec: JobSpec, plan: Sequence[Placed]) -> 
     for placed in plan:
         for number in spec.outputs[placed.output].retires:
             folder = layout.version(placed.volume, number)
-            (folder / REPLACED).mkdir(exist_ok=True)
-            write_whole(folder / REPLACED / job_id, f"replaced by {placed.volume}@{placed.number}")
-            sync_folder(folder)
+            with suppress(FileNotFoundError):  # gc deleted it, and folded what was left
+                (folder / REPLACED).mkdir(exist_ok=True)
+                write_whole(folder / REPLACED / job_id, f"replaced by {placed.volume}@{placed.number}")
+                sync_folder(folder)

@@ -1,7 +1,7 @@
 """The upkeep of a folder store: fsck, garbage collection, its disk, and when each was last done.
 
-A deleted version leaves its MANIFEST, its RECORD and a tombstone: its number is never given out again, and versions
-made from it can still be traced. ``STORE/upkeep/<kind>.json`` notes the last fsck, gc and sweep, for metrics and the page.
+A deleted version leaves its MANIFEST, its RECORD and a tombstone, which are then folded into files of many
+(:mod:`muster.volumes.tombstones`): its number is never given out again, and versions made from it can still be traced. ``STORE/upkeep/<kind>.json`` notes the last fsck, gc and sweep, for metrics and the page.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -18,19 +18,32 @@ from muster.core.errors import Corrupt, NotFound, SpecError
 from muster.core.job import JobSpec
 from muster.core.room import Room
 from muster.core.wire import dumps, loads
-from muster.volumes import fsck, makings, trash
+from muster.volumes import fsck, makings, tombstones, trash
 from muster.volumes.attempts import FolderAttempts
 from muster.volumes.base import Checked, Collected, Plan, Record, UpkeepKind, UpkeepNote, Version
-from muster.volumes.catalog import Catalog
-from muster.volumes.commit_records import holder, is_committed, replaced_at, uncommitted
+from muster.volumes.catalog import Catalog, marks
+from muster.volumes.commit_records import (
+    CommitRecord,
+    check_record,
+    committed_marks,
+    holder,
+    is_buried,
+    is_committed,
+    read_commit,
+    replaced_at,
+    uncommitted,
+)
 from muster.volumes.durability import locked, read_whole, sync_folder, translated, write_whole
 from muster.volumes.held import DAY_SECONDS, EndedJobs, named
 from muster.volumes.layout import Layout
+from muster.volumes.listing import parse
 from muster.volumes.marks import Marks
+from muster.volumes.pages import LARGE_BYTES
 from muster.volumes.retention import RetentionRules, why_kept
 from muster.volumes.searches import FolderSearches
 from muster.volumes.series import keep_series, sweep_series
 from muster.volumes.sharing import KNOWN
+from muster.volumes.tombstones import Tombstone
 
 HOUR_SECONDS = 3_600.0
 
@@ -83,7 +96,7 @@ class FolderUpkeep:
         failed: OSError | None = None
         with translated("collect garbage"):
             kept = RetentionRules(**rules)
-            fsck.refuse(self._layout, self._marks)
+            commits = fsck.refuse(self._layout, self._marks)
             with locked(self._layout.root / "gc.lock"):
                 decided = self._plan(kept)
                 scarce, buried = now or Room.of(self._layout.root).scarce, list[Path]()
@@ -116,10 +129,13 @@ class FolderUpkeep:
             sweep_series(self._layout)
             makings.tidy(self._layout)
             self._searches.tidy(days=kept.job_days)
+            before = time.time() - (0.0 if now else grace_seconds)
             freed_bytes = staged + (trash.remove_all(self._layout, buried) if scarce else 0)
-            freed_bytes += trash.empty(self._layout, before=time.time() - (0.0 if now else grace_seconds))
+            freed_bytes += trash.empty(self._layout, before=before)
             if failed is not None:
                 raise failed
+            if not kept.volumes:
+                self.fold(commits, before=before)
             self._note(UpkeepKind.GC)
             return Collected(plan=decided, freed_bytes=freed_bytes, at_once=scarce)
 
@@ -222,6 +238,79 @@ class FolderUpkeep:
         taken = self._layout.discard(folder / "data")
         sync_folder(folder)
         return [taken] if taken is not None else []
+
+    def fold(self, commits: Mapping[str, CommitRecord], *, before: float) -> None:
+        """Put what is left of deleted versions into files of many, and delete commit records of which nothing else is left.
+
+        The highest number of a volume keeps its folder, from which numbers go on; so does a version whose manifest is large, and
+        one that is not as it was committed. What finds no room waits for the next time.
+
+        :param commits: by job. :param before: later ones stay: a call that is repeated has to find them.
+        """
+        try:
+            with locked(self._layout.root / "gc.lock"):
+                for volume in self._layout.volumes():
+                    self._fold(volume)
+                for job_id in self._unneeded(commits, before):
+                    self._layout.commit(job_id).unlink(missing_ok=True)
+        except OSError as error:
+            _LOG.warning("what is left of deleted versions is not folded: %s", error)
+
+    def _fold(self, volume: str) -> None:
+        gone = self._tombstones(volume)
+        while numbers := tombstones.add(self._layout, volume, gone):
+            for number in numbers:
+                self._layout.delete(self._layout.version(volume, number))
+
+    def _tombstones(self, volume: str) -> Iterator[Tombstone]:
+        for number in self._layout.numbers(volume)[:-1]:
+            folder = self._layout.version(volume, number)
+            if is_buried(folder) and holder(folder) is None:
+                with suppress(Corrupt, SpecError, OSError):
+                    yield self._tombstone(volume, number)
+
+    def _tombstone(self, volume: str, number: int) -> Tombstone:
+        """Return what is to be kept of a deleted version. :raises Corrupt: it is large, or not as it was committed."""
+        folder, place = self._layout.version(volume, number), (volume, number)
+        if (folder / "MANIFEST").stat().st_size > LARGE_BYTES:
+            raise Corrupt("its manifest is read in pages")
+        text, manifest = (folder / "RECORD.json").read_bytes(), (folder / "MANIFEST").read_bytes()
+        record = loads(Record, text)
+        commit = read_commit(self._layout, record.job_id)
+        check_record(text, record, place, commit)
+        if commit is None or parse(manifest, where=folder).digest != record.digest:
+            raise Corrupt("its MANIFEST is not the one that its RECORD.json names")
+        why, pins = marks(self._layout, folder)
+        return Tombstone(
+            number=number,
+            deleted=(folder / "TOMBSTONE").stat().st_mtime,
+            committed=commit.at,
+            record=text.decode(),
+            manifest=manifest.decode(),
+            retired=why,
+            pins=pins,
+        )
+
+    def _unneeded(self, commits: Mapping[str, CommitRecord], before: float) -> list[str]:
+        """Return the jobs that the ledger does not know, all of whose versions are folded; none that retires a version."""
+        found = [
+            job_id
+            for job_id, commit in commits.items()
+            if commit.places
+            and commit.at < before
+            and not any(self._layout.version(*place).exists() for place in commit.places)
+            and not self._layout.job(job_id).is_dir()
+            and all(tombstones.find(self._layout, *place) is not None for place in commit.places)
+        ]
+        if not found:
+            return []
+        places = ((name, n) for name in self._layout.volumes() for n in self._layout.numbers(name))
+        retiring = {
+            mark.name
+            for place in places
+            for mark in committed_marks(self._layout, self._layout.version(*place))
+        }
+        return [job_id for job_id in found if job_id not in retiring]
 
     def _replaced(self, live: Iterable[Version]) -> Iterator[tuple[str, float]]:
         """Yield the retired versions that a commit retired, with the time."""

@@ -74,6 +74,17 @@ def test_its_unfinished_jobs_are_committed(store):
     assert len(shared) == 1
 
 
+def test_gc_folds_what_is_left_of_deleted_versions(store):
+    before = store.record("flights/features@1"), list(store.manifest("flights/features@1"))
+    store.collect()
+    assert not store.layout.version("flights/features", 1).exists()
+    again = FolderStore(store.layout.root)
+    assert (again.record("flights/features@1"), list(again.manifest("flights/features@1"))) == before
+    assert again.catalog.described("flights/features", 1).retired
+    with pytest.raises(NotFound, match="@1 was deleted by gc"):
+        again.path("flights/features@1")
+
+
 def test_gc_takes_what_it_took_before(store):
     planned = store.plan(keep_last=1)
     assert planned.versions == ()  # 2 is pinned, 3 the last, which flights/model was made from

@@ -91,7 +91,7 @@ def test_what_was_changed_before_gc_is_not_taken_for_known_after_it(work, store)
         work.run(f"a-{n}", ROWS)
     spoil(store, "flights/features@3")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fsck, "refuse", lambda *_: None)
+        patch.setattr(fsck, "refuse", lambda *_: {})
         store.collect(keep_last=1, grace_seconds=0)
     work.run("a-4", ROWS)
     assert (store.path("flights/features@4") / "a").read_bytes() == ROWS["a"]

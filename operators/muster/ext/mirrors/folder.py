@@ -33,12 +33,13 @@ from muster.ext.mirrors.base import (
 )
 from muster.ext.mirrors.drafts import Drafts, Filling, fetch
 from muster.ext.mirrors.publishing import Publishing, mark_of
-from muster.ext.mirrors.scan import look, scan
-from muster.volumes import pages, sharing, trash
+from muster.ext.mirrors.scan import held, look, scan
+from muster.volumes import pages, sharing, tombstones, trash
 from muster.volumes.changes import files_below
 from muster.volumes.commit_records import (
     CommitRecord,
     Place,
+    all_commits,
     check_record,
     has_content,
     holder,
@@ -56,6 +57,7 @@ from muster.volumes.fsck import check_data
 from muster.volumes.hashing import Frozen, hash_file
 from muster.volumes.manifest import Entry
 from muster.volumes.marks import pin_name
+from muster.volumes.tombstones import Tombstone
 from muster.volumes.tree import folders_of, remove, set_modes
 from muster.volumes.upkeep import HOUR_SECONDS
 
@@ -92,7 +94,7 @@ class FolderHome:
         """Return the documents of a version."""
         folder = self._layout.version(*place)
         try:
-            text, said = (folder / "MANIFEST").read_bytes(), (folder / "RECORD.json").read_bytes()
+            text, said, gone = self._texts(place)
         except FileNotFoundError as error:
             if not has_content(folder):
                 raise NotFound(f"{place[0]}@{place[1]} is not in {self.where}") from error
@@ -101,12 +103,25 @@ class FolderHome:
             if error.errno != errno.EIO:
                 raise
             raise Corrupt(f"the documents of {place[0]}@{place[1]} cannot be read from their disk") from error
+        if gone is not None:
+            return VersionDocuments(place, text, said, gone.committed, held(gone))
         found = look(self._layout, str(folder))
         documents = VersionDocuments(place, text, said, 0.0, found or Holding(""))
         record = documents.origin
         commit = self._commit_of(record.job_id, place)
         check_record(said, record, place, commit)
         return replace(documents, at=commit.at if commit is not None else 0.0)
+
+    def _texts(self, place: Place) -> tuple[bytes, bytes, Tombstone | None]:
+        """Return MANIFEST and RECORD.json of a version, and the tombstone that has them where that is so."""
+        folder = self._layout.version(*place)
+        try:
+            return (folder / "MANIFEST").read_bytes(), (folder / "RECORD.json").read_bytes(), None
+        except FileNotFoundError:
+            gone = None if has_content(folder) else tombstones.find(self._layout, *place)
+            if gone is None:
+                raise
+            return gone.manifest.encode(), gone.record.encode(), gone
 
     def _commit_of(self, job_id: str, place: Place) -> CommitRecord | None:
         """Return a commit record, cached: one commit may have thousands of versions, which a mirror gets one after the other."""
@@ -153,8 +168,15 @@ class FolderHome:
                 for number in self._layout.taken(volume):
                     if is_committed(self._layout, volume, number):  # a kill before its mark was removed
                         mark_of(self._layout.version(volume, number)).unlink(missing_ok=True)
-            if identity.mirrored(root):  # no gc empties a mirror's trash
-                trash.empty(self._layout, before=time.time() - HOUR_SECONDS)
+            if identity.mirrored(root):  # which no gc visits
+                before = time.time() - HOUR_SECONDS
+                trash.empty(self._layout, before=before)
+                commits = {
+                    job_id: each
+                    for job_id, each in all_commits(self._layout)
+                    if isinstance(each, CommitRecord)
+                }
+                self._store.upkeep.fold(commits, before=before)
 
     def free(self) -> None:
         """Empty the trash."""
@@ -310,11 +332,9 @@ class FolderHome:
         """Compare the names and sizes of all files, and read again what was written."""
         folder = self._layout.version(*documents.place)
         with translated(f"read {documents.address} in {self.where} again"):
-            wrong = [
-                f"{name} is not as it was sent"
-                for name, sent in (("MANIFEST", documents.manifest), ("RECORD.json", documents.record))
-                if (folder / name).read_bytes() != sent
-            ]
+            manifest, record, _ = self._texts(documents.place)
+            pairs = (("MANIFEST", manifest, documents.manifest), ("RECORD.json", record, documents.record))
+            wrong = [f"{name} is not as it was sent" for name, there, sent in pairs if there != sent]
             if not documents.holding.deleted:
                 found = check_data(folder / "data", documents.entries, documents.address, deep=False)
                 wrong += [each.what for each in found] + self._read_again(documents, folder / "data")

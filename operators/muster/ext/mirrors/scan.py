@@ -8,15 +8,17 @@ from pathlib import Path
 
 from muster.core.errors import NotFound
 from muster.ext.mirrors.base import Holding
+from muster.volumes import tombstones
 from muster.volumes.catalog import pins
 from muster.volumes.commit_records import REPLACED, Place, is_committed, retired
 from muster.volumes.layout import Layout
+from muster.volumes.tombstones import Tombstone
 
 _DIGEST_BYTES = len("b3:") + 64
 
 
 def scan(layout: Layout, volumes: Collection[str] = ()) -> dict[Place, Holding]:
-    """Return every committed version by its place, at two system calls for most of them.
+    """Return every committed version by its place, at two system calls for most of them, and less for deleted ones.
 
     :param volumes: only those of these volumes. :raises NotFound: one of them does not exist.
     """
@@ -36,7 +38,14 @@ def scan(layout: Layout, volumes: Collection[str] = ()) -> dict[Place, Holding]:
                 continue
             if (holding := look(layout, f"{folder}/{number}")) is not None:
                 found[volume, number] = holding
+        for number, gone in tombstones.above(layout, volume, 0).items():
+            found.setdefault((volume, number), held(gone))
     return found
+
+
+def held(gone: Tombstone) -> Holding:
+    """Return a deleted version as a home has it."""
+    return Holding(gone.head.digest, deleted=True, retired=gone.retired, pins=gone.pins)
 
 
 def look(layout: Layout, folder: str) -> Holding | None:

@@ -17,8 +17,8 @@ from typing import BinaryIO
 from starlette.responses import FileResponse, Response, StreamingResponse
 
 from muster.core.errors import Corrupt, SpecError
+from muster.volumes import tombstones
 from muster.volumes.documents import parse, show
-from muster.volumes.listing import open_manifest
 from muster.volumes.manifest import Entry
 from muster.volumes.service.archives import ArchiveMember, exactly, in_chunks, members, pack
 from muster.volumes.service.calls import LIMIT_LINES_BYTES, Bind, Call, route
@@ -42,19 +42,19 @@ def routes(_: Served) -> Iterator[Bind]:
 
 
 def _manifest(call: Call) -> Response:
-    """Send a manifest, or a range of its bytes."""
-    path = _where(call)
+    """Send a manifest, or a range of its bytes; that of a deleted version, which is small, whole."""
+    store, record = call.served.store, call.served.store.record(call.query("address"))
+    path = store.layout.version(record.volume, record.number) / "MANIFEST"
+    gone = None if path.exists() else tombstones.find(store.layout, record.volume, record.number)
+    if gone is not None:
+        return Response(gone.manifest, media_type="text/plain; charset=utf-8")
     return FileResponse(path, media_type="text/plain; charset=utf-8", stat_result=path.stat())
 
 
 def _index(call: Call) -> Response:
     """Send the index of a manifest (:mod:`muster.volumes.pages`), which says the ranges of it that belong together."""
-    return Response(open_manifest(_where(call)).index.render(), media_type="text/plain; charset=utf-8")
-
-
-def _where(call: Call) -> Path:
-    store, record = call.served.store, call.served.store.record(call.query("address"))
-    return store.layout.version(record.volume, record.number) / "MANIFEST"
+    index = call.served.store.manifest(call.query("address")).index
+    return Response(index.render(), media_type="text/plain; charset=utf-8")
 
 
 def _data(call: Call) -> Response:
