@@ -21,9 +21,8 @@ from muster.ext.mirrors import open_files
 from muster.ext.mirrors.base import Home
 from muster.ext.mirrors.delta import Stretch
 from muster.ext.mirrors.folder import FolderHome
-from muster.ext.mirrors.objects import ObjectsBelow
+from muster.ext.mirrors.objects import MOST_PARTS, ObjectsBelow
 from muster.ext.mirrors.open_layout import OpenHome
-from muster.ext.mirrors.patching import MOST_PARTS
 from muster.volumes.folder import FolderStore
 
 _BUCKETS = itertools.count()

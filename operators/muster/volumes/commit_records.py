@@ -31,7 +31,7 @@ from muster.volumes.manifest import digest_of
 Place = tuple[str, int]  # volume, number
 
 REPLACED = "replaced"
-"""The folder with marks of commits that retire a version (:mod:`muster.volumes.replacing`)."""
+"""The folder with marks of commits that retire a version (:mod:`muster.volumes.commits`)."""
 
 _CONTENT = ("RECORD.json", "MANIFEST", "data", "RETIRED")
 

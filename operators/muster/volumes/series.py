@@ -1,11 +1,15 @@
-"""The series of a job in a folder store: ``series``, beside its log.
+"""What lies beside a job's log in a folder store: ``series``, and ``log.times``, when its lines were stored.
 
-The file's first line is a snapshot of the series. Each further line holds what a batch of log lines added, and the
+The first line of ``series`` is a snapshot of the series. Each further line holds what a batch of log lines added, and the
 log's length after them. So a kill at any moment loses or doubles no point: a half-written line is removed, and the
 part of the log that no line covers is read again. The file is rewritten as a snapshot now and then, so it stays below
 some megabytes. Readers of series do not read the log.
 
 A job's series outlast its ledger entry beside the commit record, as long as one of its versions has data.
+
+Each record of ``log.times`` has an offset in the log and a time: the bytes from there on, up to the next record's, were stored at that
+time, or at most a second later. The log itself is as its ranks wrote it. A record that a kill cut is overwritten, and a
+disk that takes no record fails no job: the lines then have the time of those before them.
 
 Two places append to logs, :class:`muster.volumes.ledger.FolderLedger` on one machine and
 :class:`muster.volumes.service.journal.Journal` in the store service. Both use this.
@@ -15,7 +19,9 @@ from __future__ import annotations
 
 import json
 import os
+import struct
 import time
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -23,6 +29,7 @@ from typing import Any
 
 from muster.core.errors import Corrupt
 from muster.core.series import Folding, Series, has_numbers
+from muster.volumes.base import LogTime
 from muster.volumes.commit_records import read_commit
 from muster.volumes.durability import read_whole, write_whole
 from muster.volumes.layout import Layout
@@ -185,3 +192,52 @@ def _pieces(path: Path, start: int, end: int) -> Iterator[bytes]:
             start += len(data)
             whole, newline, rest = (rest + data).rpartition(b"\n")
             yield whole + newline
+
+
+TIMES = "log.times"
+EVERY_SECONDS = 1.0
+MOST_TIMES = 1 << 16
+"""The number of records, one each second: 18 hours of a log that grows without a pause. Then comes one each minute."""
+
+_LATER_SECONDS = 60.0
+_RECORD = struct.Struct("<Qd")
+
+
+def note_time(folder: Path, *, before: int, now: float | None = None) -> None:
+    """Record that lines were just stored behind the log's first `before` bytes; use it under the log's lock.
+
+    :param folder: the job's, which holds the log.
+    :param now: seconds since the epoch.
+    """
+    now = time.time() if now is None else now
+    try:
+        with (folder / TIMES).open("ab+", buffering=0) as file:
+            records = file.seek(0, 2) // _RECORD.size
+            if records:
+                file.seek((records - 1) * _RECORD.size)
+                _, last = _RECORD.unpack(file.read(_RECORD.size))
+                if 0 <= now - last < (EVERY_SECONDS if records < MOST_TIMES else _LATER_SECONDS):
+                    return
+            file.truncate(records * _RECORD.size)
+            file.write(_RECORD.pack(before, now))
+    except OSError:  # the disk is full: the lines are stored, which counts
+        return
+
+
+def read_times(folder: Path, *, after: int = 0, before: int | None = None) -> list[LogTime]:
+    """Return the times of a part of a log; see :meth:`muster.volumes.protocols.Ledger.log_times`."""
+    try:
+        data = (folder / TIMES).read_bytes()
+    except FileNotFoundError:
+        return []
+    records = range(len(data) // _RECORD.size)
+
+    def record(number: int) -> LogTime:
+        offset, at = _RECORD.unpack_from(data, number * _RECORD.size)
+        return LogTime(offset=offset, at=at)
+
+    first = max(0, bisect_right(records, after, key=lambda number: record(number).offset) - 1)
+    last = len(records)
+    if before is not None:
+        last = bisect_left(records, before, key=lambda number: record(number).offset)
+    return [record(number) for number in records[first:last]]

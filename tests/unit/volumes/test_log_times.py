@@ -2,9 +2,8 @@
 
 from pathlib import Path
 
-from muster.volumes import log_times
 from muster.volumes.base import LogTime
-from muster.volumes.log_times import NAME, note_time, read_times
+from muster.volumes.series import MOST_TIMES, TIMES, note_time, read_times
 
 
 def test_lines_of_one_second_share_a_time(tmp_path: Path) -> None:
@@ -19,7 +18,7 @@ def test_lines_of_one_second_share_a_time(tmp_path: Path) -> None:
 
 def test_a_record_that_a_kill_cut_is_overwritten(tmp_path: Path) -> None:
     note_time(tmp_path, before=0, now=10.0)
-    with (tmp_path / NAME).open("ab") as file:
+    with (tmp_path / TIMES).open("ab") as file:
         file.write(b"torn")
     assert [each.at for each in read_times(tmp_path)] == [10.0]
     note_time(tmp_path, before=7, now=20.0)
@@ -34,7 +33,7 @@ def test_a_clock_that_is_set_back_is_recorded(tmp_path: Path) -> None:
 
 def test_a_log_that_grows_for_days_has_times_each_minute(tmp_path: Path) -> None:
     note_time(tmp_path, before=0, now=0.0)
-    (tmp_path / NAME).write_bytes((tmp_path / NAME).read_bytes() * log_times.MOST)
+    (tmp_path / TIMES).write_bytes((tmp_path / TIMES).read_bytes() * MOST_TIMES)
     note_time(tmp_path, before=1, now=30.0)
     note_time(tmp_path, before=2, now=61.0)
     assert [each.at for each in read_times(tmp_path)] == [0.0, 61.0]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from muster.ext.mirrors.delta import Stretch
-from muster.ext.mirrors.patching import (
+from muster.ext.mirrors.objects import (
     COPIED_PART_BYTES,
     LEAST_PART_BYTES,
     SENT_PART_BYTES,

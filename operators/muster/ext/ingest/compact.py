@@ -80,7 +80,7 @@ class CompactOperator(ProgramOperator):
         from airflow.sdk.exceptions import AirflowSkipException
 
         from muster.volumes.beginning import replace_last
-        from muster.volumes.replacing import refused_by_pin
+        from muster.volumes.commits import refused_by_pin
 
         self.check_keywords()  # they are rendered by now
         assert not isinstance(self.keep, str)

@@ -20,7 +20,6 @@ from pathlib import Path
 
 from muster.core.errors import Conflict, Corrupt, NotFound
 from muster.core.names import check_digest
-from muster.ext.mirrors import identity
 from muster.ext.mirrors.base import (
     Holding,
     MirrorBusy,
@@ -33,7 +32,7 @@ from muster.ext.mirrors.base import (
 )
 from muster.ext.mirrors.drafts import Drafts, Filling, fetch
 from muster.ext.mirrors.publishing import Publishing, mark_of
-from muster.ext.mirrors.scan import held, look, scan
+from muster.ext.mirrors.scan import become, become_mirror, held, look, mirrored, owner_of, scan
 from muster.volumes import pages, sharing, tombstones, trash
 from muster.volumes.changes import files_below
 from muster.volumes.commit_records import (
@@ -83,7 +82,7 @@ class FolderHome:
 
     def owner(self) -> str:
         """Return the uuid of the store that gave the versions their numbers."""
-        return identity.owner(self._layout.root)
+        return owner_of(self._layout.root)
 
     def holdings(self, volumes: Collection[str] = ()) -> dict[Place, Holding]:
         """Return every committed version."""
@@ -158,17 +157,17 @@ class FolderHome:
         """Make this the mirror of a store, or with `adopt` that store; refuse one that has versions of its own."""
         root = self._layout.root
         with translated(f"make {root} a mirror"), locked(root / "mirror.lock"):
-            if of := identity.mirrored(root):
+            if of := mirrored(root):
                 self._refuse_other(of, owner, adopt=adopt)
-            elif (own := identity.owner(root)) != owner:
+            elif (own := owner_of(root)) != owner:
                 if any(scan(self._layout).values()):
                     self._refuse_other(own, owner, adopt=adopt)
-                (identity.become if adopt else identity.become_mirror)(root, owner)
+                (become if adopt else become_mirror)(root, owner)
             for volume in self._layout.volumes():
                 for number in self._layout.taken(volume):
                     if is_committed(self._layout, volume, number):  # a kill before its mark was removed
                         mark_of(self._layout.version(volume, number)).unlink(missing_ok=True)
-            if identity.mirrored(root):  # which no gc visits
+            if mirrored(root):  # which no gc visits
                 before = time.time() - HOUR_SECONDS
                 trash.empty(self._layout, before=before)
                 commits = {

@@ -27,8 +27,7 @@ from muster.ext.mirrors.base import (
 )
 from muster.ext.mirrors.delta import delta
 from muster.ext.mirrors.drafts import Cut
-from muster.ext.mirrors.objects import PIECE_BYTES, ObjectsBelow, is_new
-from muster.ext.mirrors.patching import LEAST_PATCHED_BYTES
+from muster.ext.mirrors.objects import LEAST_PATCHED_BYTES, PIECE_BYTES, ObjectsBelow, is_new
 from muster.volumes.commit_records import Place
 from muster.volumes.gather import check_path
 from muster.volumes.hashing import BIG_BYTES, hash_file

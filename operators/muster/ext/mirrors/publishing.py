@@ -13,9 +13,9 @@ from pathlib import Path
 
 from muster.core import wire
 from muster.core.errors import Conflict, Corrupt, SpecError
-from muster.ext.mirrors import identity
 from muster.ext.mirrors.base import Holding, VersionDocuments
 from muster.ext.mirrors.drafts import Drafts
+from muster.ext.mirrors.scan import mirrored
 from muster.volumes import listing, manifest, numbers, pages, sharing
 from muster.volumes.base import Record
 from muster.volumes.catalog import pins
@@ -141,7 +141,7 @@ class Publishing:
         if (draft / "pins").is_dir() and not (target / "pins").is_dir():
             # In one step: after a kill all are there, or no folder is.
             rename(draft / "pins", target / "pins")
-        if is_buried(target) or identity.mirrored(self._layout.root):
+        if is_buried(target) or mirrored(self._layout.root):
             _set_pins(target, holding.pins)
             _set_retired(self._layout, target, holding.retired)
         sync_folder(target)

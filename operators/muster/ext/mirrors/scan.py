@@ -1,17 +1,19 @@
-"""Lists every committed version of a folder store with its digest and marks, without parsing any record."""
+"""What a folder store has for a mirror: whose versions they are, and each with its digest and marks, of which no record is parsed."""
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Collection
 from pathlib import Path
 
-from muster.core.errors import NotFound
+from muster.core.errors import Corrupt, NotFound
 from muster.ext.mirrors.base import Holding
 from muster.volumes import tombstones
 from muster.volumes.catalog import pins
-from muster.volumes.commit_records import REPLACED, Place, is_committed, retired
-from muster.volumes.layout import Layout
+from muster.volumes.commit_records import REPLACED, Place, flaw, is_committed, retired
+from muster.volumes.durability import write_whole
+from muster.volumes.layout import MARKER, MIRROR, Layout, write_marker
 from muster.volumes.tombstones import Tombstone
 
 _DIGEST_BYTES = len("b3:") + 64
@@ -77,3 +79,32 @@ def _digest(path: str) -> str:
     finally:
         os.close(fd)
     return text if len(text) == _DIGEST_BYTES and text.startswith("b3:") else ""
+
+
+def mirrored(root: Path) -> str:
+    """Return the uuid of the store that `root` is a mirror of; empty where it is none."""
+    return _named(root / MIRROR, "of")
+
+
+def owner_of(root: Path) -> str:
+    """Return the uuid of the store that gave the versions below `root` their numbers."""
+    return mirrored(root) or _named(root / MARKER, "uuid")
+
+
+def become_mirror(root: Path, owner: str) -> None:
+    """Make a folder the mirror of a store; from now on no job can commit to it."""
+    write_whole(root / MIRROR, json.dumps({"format": 1, "of": owner}) + "\n")
+
+
+def become(root: Path, owner: str) -> None:
+    """Have a folder be the store `owner` itself, whose versions are restored to it."""
+    write_marker(root, json.loads((root / MARKER).read_bytes()) | {"uuid": owner})
+
+
+def _named(path: Path, name: str) -> str:
+    try:
+        return str(json.loads(path.read_bytes())[name])
+    except FileNotFoundError:
+        return ""
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise Corrupt(f"{path} cannot be read, {flaw(error)}: restore it from a backup") from error

@@ -30,8 +30,7 @@ from muster.core.errors import SpecError
 from muster.core.series import segments
 from muster.volumes.durability import translated, write_whole
 from muster.volumes.folder import FolderStore
-from muster.volumes.log_times import note_time
-from muster.volumes.series import SeriesFile
+from muster.volumes.series import SeriesFile, note_time
 
 _FULL = (
     b"[muster] this log is as long as a job's may be: what its ranks print from here on is left out, "

@@ -25,8 +25,8 @@ from muster.core.status import JobState
 from muster.volumes.base import Staging
 from muster.volumes.durability import translated, write_whole
 from muster.volumes.handing_over import all_gone, note_gone, replicas_of, said_by
-from muster.volumes.service.bells import Bells
 from muster.volumes.service.committer import Committer
+from muster.volumes.service.hearing import Bells
 from muster.volumes.service.starts import AS_IT_WAS, IN_PLACE, GangStarts
 
 PEERS_SECONDS = 20.0

@@ -9,8 +9,8 @@ import pytest
 from muster.core.job import JobSpec, Role
 from muster.ext.page import logs
 from muster.volumes.folder import FolderStore
-from muster.volumes.log_times import NAME, note_time
 from muster.volumes.protocols import Ledger
+from muster.volumes.series import TIMES, note_time
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def test_what_is_sent_may_be_of_one_rank_and_with_times(ledger: Ledger) -> None:
 
 
 def test_lines_of_an_earlier_release_have_no_time(tmp_path: Path, ledger: Ledger) -> None:
-    (tmp_path / "store" / "jobs" / "j-1" / NAME).unlink()
+    (tmp_path / "store" / "jobs" / "j-1" / TIMES).unlink()
     assert logs.part(ledger, "j-1", after=None)["times"] == []
     assert logs.found(ledger, "j-1", text="needle", rank=None)["times"] == [None]
     (line,) = b"".join(logs.chosen(ledger, "j-1", text="needle", rank=None, timed=True)).decode().splitlines()

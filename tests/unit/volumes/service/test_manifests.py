@@ -5,7 +5,7 @@ import pytest
 
 from muster.core.errors import Corrupt, NotFound
 from muster.volumes.folder import FolderStore
-from muster.volumes.service import manifests
+from muster.volumes.service import downloads
 
 FILES = 2_500
 
@@ -25,7 +25,7 @@ def made(service, tmp_path_factory):
 @pytest.fixture(autouse=True)
 def _of_a_few_bytes(monkeypatch):
     """Have the client take a manifest of a few files for a large one."""
-    monkeypatch.setattr(manifests, "LARGE_BYTES", 1000)
+    monkeypatch.setattr(downloads, "LARGE_BYTES", 1000)
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def test_one_file_costs_one_page(made, client, asked):
     assert len(files.index.pages) >= 3
     assert client.path(f"{version.address}/part-2/rows-02234.txt").read_text() == "row 2234"
     first, page = ranges(asked)
-    assert first == manifests.FIRST_BYTES
+    assert first == downloads.FIRST_BYTES
     assert page in {each.end - each.begin for each in files.index.pages}
 
 
@@ -103,9 +103,9 @@ def test_what_was_torn_in_the_cache_is_fetched_again(made, service, tmp_path, cl
 
 def test_a_manifest_of_some_pages_that_is_not_large_comes_whole(made, client, asked, monkeypatch):
     version, files = made
-    monkeypatch.setattr(manifests, "LARGE_BYTES", 1 << 20)
+    monkeypatch.setattr(downloads, "LARGE_BYTES", 1 << 20)
     assert list(client.manifest(version.address)) == list(files)
-    assert ranges(asked) == [manifests.FIRST_BYTES, files.index.pages[-1].end - manifests.FIRST_BYTES]
+    assert ranges(asked) == [downloads.FIRST_BYTES, files.index.pages[-1].end - downloads.FIRST_BYTES]
 
 
 def test_a_manifest_of_a_few_files_is_one_request(service, client, asked, tmp_path):

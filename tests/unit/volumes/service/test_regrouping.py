@@ -26,7 +26,7 @@ from muster.core.wire import dumps, loads
 from muster.volumes import attempts, handing_over
 from muster.volumes.service import pods as calls
 from muster.volumes.service import regrouping
-from muster.volumes.service.bells import Bell, Bells
+from muster.volumes.service.hearing import Bell, Bells
 
 LOST = Report(
     exit_code=ExitCode.RANK_LOST,
