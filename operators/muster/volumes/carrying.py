@@ -69,7 +69,6 @@ def drop(draft: Draft) -> None:
 
 
 def _noted(draft: Draft) -> Path:
-    """The job's list, beside the draft."""
     return draft.folder.parent.with_name(f"carried-{draft.folder.parent.name}")
 
 

@@ -27,6 +27,7 @@ from muster.volumes.listing import Listing, open_manifest, parse
 from muster.volumes.manifest import read_head
 from muster.volumes.partitions import NOTHING, Known
 from muster.volumes.selection import by_digest, no_number, no_volume, nothing, select
+from muster.volumes.tombstones import Tombstone
 
 _SETTLED_NS = 2_000_000_000  # two changes within one tick of a file system's clock look like one
 
@@ -80,7 +81,6 @@ class Catalog:
         return list(islice(wanted, limit))
 
     def _of(self, volume: str, partition: str) -> list[int]:
-        """Return the numbers of a partition, ascending."""
         return sorted(n for n, name in self.partitions(volume).items() if name == partition)
 
     def last(self, volume: str, partition: str | None = None) -> int:
@@ -165,7 +165,7 @@ class Catalog:
         folder = self._layout.version(volume, number)
         if (folder / "data").is_dir():
             facts = self._facts.of(volume, number)
-            return None if facts is None else _version(volume, number, facts, *marks(self._layout, folder))
+            return None if facts is None else self._described(volume, number, facts)
         if not is_buried(folder) and is_committed(self._layout, volume, number):
             raise Corrupt(damaged(volume, number, "its data is gone, and gc did not delete it"))
         return None
@@ -175,10 +175,26 @@ class Catalog:
         facts = self._facts.of(volume, number)
         if facts is None:
             raise NotFound(self._no_number(volume, number))
+        here = has_content(self._layout.version(volume, number))
+        return self._described(
+            volume, number, facts, None if here else tombstones.find(self._layout, volume, number)
+        )
+
+    def _described(
+        self, volume: str, number: int, facts: VersionFacts, gone: Tombstone | None = None
+    ) -> Version:
         folder = self._layout.version(volume, number)
-        if not has_content(folder) and (gone := tombstones.find(self._layout, volume, number)) is not None:
-            return _version(volume, number, facts, gone.retired, gone.pins)
-        return _version(volume, number, facts, *marks(self._layout, folder))
+        return Version(
+            volume=volume,
+            number=number,
+            digest=facts.head.digest,
+            size_bytes=facts.head.size_bytes,
+            files=facts.head.files,
+            created=facts.created,
+            partition=facts.partition,
+            retired=retired(self._layout, folder) if gone is None else gone.retired,
+            pins=pins(folder) if gone is None else gone.pins,
+        )
 
     def record_of(self, volume: str, number: int) -> Record:
         """Return the record of a visible version, even if its data is deleted."""
@@ -326,28 +342,6 @@ class Catalog:
         if not numbers:
             return self._no_volume(volume)
         return no_number(volume, number, numbers, deleted=self._there(volume, number))
-
-
-def _version(
-    volume: str, number: int, facts: VersionFacts, retired: str | None, pins: tuple[str, ...]
-) -> Version:
-    head = facts.head
-    return Version(
-        volume=volume,
-        number=number,
-        digest=head.digest,
-        size_bytes=head.size_bytes,
-        files=head.files,
-        created=facts.created,
-        partition=facts.partition,
-        retired=retired,
-        pins=pins,
-    )
-
-
-def marks(layout: Layout, folder: Path) -> tuple[str | None, tuple[str, ...]]:
-    """Return why the version in a folder is retired, if it is, and the reasons of its pins."""
-    return retired(layout, folder), pins(folder)
 
 
 def pins(folder: Path) -> tuple[str, ...]:

@@ -62,7 +62,6 @@ def code_changed(
 
 
 def _differing(before: Path, after: Path) -> tuple[str, ...]:
-    """Name all files by which two folders differ, sorted."""
     names = files_below(before).keys() | files_below(after)
     return tuple(sorted(name for name in names if read_below(before, name) != read_below(after, name)))
 

@@ -249,7 +249,6 @@ def _look_at(layout: Layout, place: Place, found: DamageFound, *, deep: bool) ->
 def _record_problems(
     folder: Path, place: Place, record: Record, text: bytes, named: tuple[str, CommitRecord]
 ) -> Iterator[Problem]:
-    """Yield the problems of a RECORD.json that can be read."""
     job_id, commit = named
     if record.digest != manifest.read_head(folder / "MANIFEST").digest:
         yield _lost(folder, pinned(*place), "manifest and record name two digests")

@@ -260,7 +260,6 @@ def _partitions(output: str, files: Mapping[str, int]) -> list[str]:
 
 
 def _refuse_link(folder: Path) -> None:
-    """Refuse a replica's folder that is a link."""
     for link in (folder, folder.parent):
         if link.is_symlink():
             raise StoreError(f"{link} was replaced by a link to {link.readlink()}: nothing is committed")

@@ -72,7 +72,6 @@ class EndedJobs:
                 self._layout.delete(entry)
 
     def _event_logs(self, staging: Staging) -> list[Path]:
-        """The folders of Spark's event logs that have files."""
         folders = [folder / EVENTS for folder in self._replicas(staging)]
         return [folder for folder in folders if folder.is_dir() and any(folder.iterdir())]
 
@@ -213,7 +212,6 @@ class EndedJobs:
         ]
 
     def _replicas(self, staging: Staging) -> list[Path]:
-        """The folders that replicas write."""
         roles = self._ledger.spec(staging.job_id).roles
         names = [f"{role.name}-{index}" for role in roles for index in range(role.replicas)]
         return [folder for name in names if (folder := staging.root / name).is_dir()]

@@ -269,8 +269,6 @@ class Listing(Mapping[str, Entry]):
 
 
 class _Page:
-    """The lines of one page."""
-
     def __init__(self, data: bytes, where: object) -> None:
         self._data, self._where = data, where
         self._asked = 0

@@ -95,12 +95,10 @@ class FolderMakings:
                 return str(holder)
 
     def _jobs_of(self, key: str) -> Iterator[str]:
-        """Yield the jobs of a key, newest first."""
         for entry in newest_first(self._room("keys") / _hex(key)):
             yield entry.name.partition(".")[2]
 
     def _jobs(self) -> list[str]:
-        """Return the jobs of all keys, newest first."""
         keys = self._room("keys")
         entries = {
             path.name for folder in (keys.iterdir() if keys.is_dir() else ()) for path in newest_first(folder)

@@ -90,5 +90,4 @@ class TaskNotes:
 
 
 def _hashed(name: str) -> str:
-    """Return a name as part of a file's name."""
     return blake2b(name.encode("utf-8", "surrogatepass"), digest_size=6).hexdigest()

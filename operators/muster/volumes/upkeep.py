@@ -21,7 +21,7 @@ from muster.core.wire import dumps, loads
 from muster.volumes import fsck, makings, tombstones, trash
 from muster.volumes.attempts import FolderAttempts
 from muster.volumes.base import Checked, Collected, Plan, Record, UpkeepKind, UpkeepNote, Version
-from muster.volumes.catalog import Catalog, marks
+from muster.volumes.catalog import Catalog, pins
 from muster.volumes.commit_records import (
     CommitRecord,
     check_record,
@@ -31,6 +31,7 @@ from muster.volumes.commit_records import (
     is_committed,
     read_commit,
     replaced_at,
+    retired,
     uncommitted,
 )
 from muster.volumes.durability import locked, read_whole, sync_folder, translated, write_whole
@@ -280,15 +281,14 @@ class FolderUpkeep:
         check_record(text, record, place, commit)
         if commit is None or parse(manifest, where=folder).digest != record.digest:
             raise Corrupt("its MANIFEST is not the one that its RECORD.json names")
-        why, pins = marks(self._layout, folder)
         return Tombstone(
             number=number,
             deleted=(folder / "TOMBSTONE").stat().st_mtime,
             committed=commit.at,
             record=text.decode(),
             manifest=manifest.decode(),
-            retired=why,
-            pins=pins,
+            retired=retired(self._layout, folder),
+            pins=pins(folder),
         )
 
     def _unneeded(self, commits: Mapping[str, CommitRecord], before: float) -> list[str]:

@@ -20,9 +20,11 @@ from muster.core.address import pinned
 from muster.core.errors import Conflict, Corrupt, NotFound, SpecError
 from muster.volumes import listing
 from muster.volumes.base import Record
+from muster.volumes.changes import files_below
 from muster.volumes.commit_records import Place
 from muster.volumes.hashing import hash_file
 from muster.volumes.manifest import Entry
+from muster.volumes.protocols import Snapshots
 
 _GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EISDIR, errno.ENXIO})
 _UNREADABLE = _GONE | {errno.EIO}
@@ -200,6 +202,23 @@ class Target(Protocol):
 
 class Home(MirrorSource, Target, Protocol):
     """Both sides."""
+
+
+class KeepsCode:
+    """The code snapshots of a home that is a store."""
+
+    def __init__(self, snapshots: Snapshots) -> None:
+        self._snapshots = snapshots
+
+    def holds_code(self, digest: str) -> bool:
+        """Whether a code snapshot is there."""
+        return self._snapshots.holds(digest)
+
+    def put_code(self, digest: str, folder: Path) -> None:
+        """Keep a code snapshot."""
+        found = self._snapshots.put(folder, list(files_below(folder)))
+        if found != digest:
+            raise Corrupt(f"code snapshot {digest} arrived as {found}: it was changed where it comes from")
 
 
 def runs(entries: Sequence[Entry], wanted: Collection[str]) -> Iterator[list[Entry]]:

@@ -135,7 +135,6 @@ def restore(
 
 
 def _expected(text: str) -> tuple[Place, str]:
-    """Read one --expect."""
     address, _, digest = text.partition("=")
     wanted = Address.parse(address)
     if wanted.select is not Select.NUMBER or _DIGEST.fullmatch(digest) is None:

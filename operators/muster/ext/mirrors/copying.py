@@ -128,7 +128,6 @@ class Copying:
         self.done.unknown = [pinned(*place) for place in self._there if place not in self._have]
 
     def _wanted(self) -> list[Place]:
-        """Return the versions that the target lacks, or has damaged or deleted."""
         wanted = []
         for place, holding in self._have.items():
             if not holding.digest:
@@ -170,7 +169,6 @@ class Copying:
         return brought | self._publish(batch), busy
 
     def _still_missing(self, busy: Sequence[Place]) -> list[Place]:
-        """Return those of these versions that the target still lacks."""
         there = self._target.holdings()
         left = [place for place in busy if self._lacks(place, there.get(place))]
         self._there |= {place: there[place] for place in busy if place in there}

@@ -22,6 +22,7 @@ from muster.core.errors import Conflict, Corrupt, NotFound
 from muster.core.names import check_digest
 from muster.ext.mirrors.base import (
     Holding,
+    KeepsCode,
     MirrorBusy,
     MirrorSource,
     Tell,
@@ -34,7 +35,6 @@ from muster.ext.mirrors.drafts import Drafts, Filling, fetch
 from muster.ext.mirrors.publishing import Publishing, mark_of
 from muster.ext.mirrors.scan import become, become_mirror, held, look, mirrored, owner_of, scan
 from muster.volumes import pages, sharing, tombstones, trash
-from muster.volumes.changes import files_below
 from muster.volumes.commit_records import (
     CommitRecord,
     Place,
@@ -63,10 +63,11 @@ from muster.volumes.upkeep import HOUR_SECONDS
 _CHUNK_BYTES = 1 << 20
 
 
-class FolderHome:
+class FolderHome(KeepsCode):
     """The versions of a folder store."""
 
     def __init__(self, store: FolderStore) -> None:
+        super().__init__(store)
         self._store, self._layout = store, store.layout
         self._drafts = Drafts(self._layout.root / "mirror")
         self._publishing = Publishing(store, self._drafts)
@@ -362,16 +363,6 @@ class FolderHome:
             self._layout.discard(folder / "data")
         else:  # its data was deleted
             (folder / "MANIFEST").unlink(missing_ok=True)
-
-    def holds_code(self, digest: str) -> bool:
-        """Whether a code snapshot is there."""
-        return self._store.holds(digest)
-
-    def put_code(self, digest: str, folder: Path) -> None:
-        """Keep a code snapshot."""
-        found = self._store.put(folder, list(files_below(folder)))
-        if found != digest:
-            raise Corrupt(f"code snapshot {digest} arrived as {found}: it was changed where it comes from")
 
     def close(self) -> None:
         """Release the locks of drafts, which stay."""

@@ -145,7 +145,6 @@ class OpenHome:
         return documents
 
     def _holding(self, place: Place) -> Holding:
-        """Look at one version."""
         prefix = f"{_INDEX}/versions/{place[0]}"
         with self.objects.asking(f"look for {place[0]}@{place[1]}"):
             names = [name for name in self.objects.names(prefix) if name.startswith(f"{place[1]}-")]

@@ -112,7 +112,6 @@ def _name_again(root: Path, source: MirrorSource) -> bool:
 
 
 def _damaged(report: Report) -> dict[str, Place]:
-    """Return the versions of a report that are damaged."""
     found = dict[str, Place]()
     for problem in report.problems:
         if (problem.retired or not problem.harmless) and problem.where.startswith("volume://"):

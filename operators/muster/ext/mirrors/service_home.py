@@ -10,10 +10,17 @@ from contextlib import suppress
 from pathlib import Path
 
 from muster.core.errors import Corrupt, MusterError, NotFound, Unavailable
-from muster.ext.mirrors.base import Holding, MirrorBusy, MirrorSource, Tell, VersionDocuments, read_at_source
+from muster.ext.mirrors.base import (
+    Holding,
+    KeepsCode,
+    MirrorBusy,
+    MirrorSource,
+    Tell,
+    VersionDocuments,
+    read_at_source,
+)
 from muster.ext.mirrors.delta import LEAST_BYTES, Stretch, delta
 from muster.ext.mirrors.messages import Piece, document_of, documents_of, listed, marks_of, wire_of
-from muster.volumes.changes import files_below
 from muster.volumes.commit_records import Place
 from muster.volumes.manifest import Entry
 from muster.volumes.service.archives import in_chunks
@@ -29,13 +36,14 @@ class _Over(Exception):
     """The service does not know the session any more: it has restarted, or nothing was asked for two minutes."""
 
 
-class ServiceHome:
+class ServiceHome(KeepsCode):
     """The versions of a store service. A large file that has changed is sent as what differs from the one before.
 
     :param owned: whether to close the store's connections with it.
     """
 
     def __init__(self, store: ServiceStore, *, owned: bool = False) -> None:
+        super().__init__(store)
         self._owned = owned
         self._store, self._connection = store, store.connection
         self._session = f"/v1/mirror/{os.urandom(8).hex()}"
@@ -206,16 +214,6 @@ class ServiceHome:
         asked = self.ask("POST", "verify", query={"drop": int(drop)}, content=_places([documents]))
         found = asked.get(documents.address, [])
         return list(map(str, found)) if isinstance(found, list) else []
-
-    def holds_code(self, digest: str) -> bool:
-        """Whether a code snapshot is there."""
-        return self._store.holds(digest)
-
-    def put_code(self, digest: str, folder: Path) -> None:
-        """Send a code snapshot."""
-        found = self._store.put(folder, list(files_below(folder)))
-        if found != digest:
-            raise Corrupt(f"code snapshot {digest} arrived as {found}: it was changed where it comes from")
 
     def close(self) -> None:
         """End the session; drafts stay."""

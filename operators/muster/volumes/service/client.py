@@ -59,8 +59,6 @@ def remote(method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any
 
 
 class _Client:
-    """A client over one connection."""
-
     _connection: Connection
 
 

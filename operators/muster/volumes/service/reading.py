@@ -155,7 +155,6 @@ def _log(call: Call) -> Response:
 
 
 def _staged(call: Call) -> Response:
-    """Send a tar of an ended job's staged files."""
     return _tar(call.served.store.ended.fetchable(call.part("job_id")))
 
 

@@ -190,12 +190,10 @@ def _asked_to_stop(staging: Staging) -> float | None:
 
 
 def _gone(staging: Staging) -> set[str]:
-    """Return the replicas of which no process is left."""
     return _named_in(staging.gone)
 
 
 def _named_in(folder: Path) -> set[str]:
-    """Return the replicas that have a document in a folder."""
     try:
         names = os.listdir(folder)  # noqa: PTH208 - names are all that is wanted
     except FileNotFoundError:

@@ -66,7 +66,6 @@ def _deployments(layout: Layout) -> list[str]:
 
 
 def _fetch(call: Call) -> StreamingResponse:
-    """Send the settled files of an hour as a tar."""
     hour = _hour(call)
     files = _spool(call).settled(time.time()).get(hour)
     if not files:
