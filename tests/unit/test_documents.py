@@ -89,7 +89,7 @@ BY_HAND = {
     "volumes.commit_records": "tried below",
     "volumes.layout": "tried below",
     "volumes.ledger": "two specs, compared as written",
-    "ext.mirrors.identity": "whose versions a store holds; read for what is known",
+    "ext.mirrors.scan": "whose versions a store holds; read for what is known",
     "ext.mirrors.open_layout": "small files of its own, read for what is known",
     "volumes.partitions": "a copy, which of another shape counts as none; tried in unit/volumes/test_partitions.py",
     "volumes.searches": "the events of a search, a line each, which `wire.build` reads",
@@ -99,6 +99,7 @@ BY_HAND = {
     "volumes.service.refusals": "an error's text",
     "volumes.service.starts": "attempts by start",
     "volumes.service.tokens": "wire.build",
+    "volumes.tombstones": "its own files, by digest; tried in unit/volumes/test_tombstones.py",
     "worker.launchers.launcher": "tags for MLflow, which an author may give",
     "worker.store": "a count, and an error's text",
 }

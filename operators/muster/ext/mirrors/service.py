@@ -39,8 +39,7 @@ from muster.ext.mirrors.messages import (
 from muster.volumes.commit_records import Place
 from muster.volumes.durability import translated
 from muster.volumes.folder import FolderStore
-from muster.volumes.service.calls import LIMIT_JSON_BYTES, Bind, Call, route
-from muster.volumes.service.served import Served
+from muster.volumes.service.calls import LIMIT_JSON_BYTES, Bind, Call, Served, route
 
 IDLE_SECONDS = 120.0
 

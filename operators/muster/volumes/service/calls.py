@@ -1,4 +1,4 @@
-"""One request as a handler sees it: its token, its parameters, and its body, read as it arrives.
+"""One request as a handler sees it: its token, its parameters, and its body, read as it arrives; and the state that all requests share.
 
 Handlers are plain functions that run in threads, since all they do is read and write files.
 """
@@ -6,12 +6,14 @@ Handlers are plain functions that run in threads, since all they do is read and 
 from __future__ import annotations
 
 import io
+import threading
 import time
-from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack, nullcontext
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
+from weakref import WeakValueDictionary
 
 import anyio
 import anyio.from_thread
@@ -23,10 +25,16 @@ from starlette.routing import Route
 from muster.core import wire
 from muster.core.errors import MusterError, SpecError
 from muster.core.room import CLAIM, Room, is_full
+from muster.core.status import JobStatus
 from muster.volumes.durability import translated
+from muster.volumes.folder import FolderStore
 from muster.volumes.service.archives import CHUNK_BYTES, Chunks
+from muster.volumes.service.committer import Committer
+from muster.volumes.service.hearing import Hearing
+from muster.volumes.service.journal import Journals
 from muster.volumes.service.refusals import document, status_of
-from muster.volumes.service.served import Served, Turns
+from muster.volumes.service.regrouping import Regrouping
+from muster.volumes.service.starts import GangStarts
 from muster.volumes.service.table import number
 from muster.volumes.service.tokens import Token, TokenKind, TokenRefused, verify
 
@@ -42,6 +50,57 @@ FIRST_SECONDS, LEAST_BYTES_A_SECOND = 10.0, 16 << 10
 SMALL_BYTES = 64 << 10  # as much of a body is read before its turn: uvicorn has it in memory anyway
 
 T = TypeVar("T")
+
+
+class Turns:
+    """So many requests at a time, each with one of `threads`; the pods of one job have at most a quarter of them."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._all, self.threads = anyio.Semaphore(most), anyio.CapacityLimiter(most)
+        self._jobs = WeakValueDictionary[str, anyio.Semaphore]()
+
+    @asynccontextmanager
+    async def turn(self, job_id: str) -> AsyncIterator[None]:
+        """Wait for a turn, and have it while the block runs. :param job_id: empty for an operator's request."""
+        if not job_id:
+            async with self._all:
+                yield
+            return
+        own = self._jobs.setdefault(job_id, anyio.Semaphore(self._most // 4))
+        async with own, self._all:
+            yield
+
+
+@dataclass(frozen=True, kw_only=True)
+class Served:
+    """One store that is served.
+
+    :param working: for commits, uploads and other work of minutes; `starting`: for new attempts, where the pods of a gang
+        wait until the first of them is done; `lines` and `seals`: for requests of pods. So quick requests never wait behind
+        any of these, and no job's pods keep those of another waiting.
+    :param keeps_requests: whether something commits the requests that model servers keep, so that they may.
+    :param reading_seal: held while a seal is parsed, which takes many times its length of memory.
+    """
+
+    store: FolderStore
+    keys: tuple[bytes, ...]
+    journals: Journals
+    hearing: Hearing
+    committer: Committer
+    starts: GangStarts
+    regrouping: Regrouping
+    keeps_requests: bool = False
+    quick: Turns = field(default_factory=lambda: Turns(40))
+    working: Turns = field(default_factory=lambda: Turns(16))
+    starting: Turns = field(default_factory=lambda: Turns(64))
+    lines: Turns = field(default_factory=lambda: Turns(16))
+    seals: Turns = field(default_factory=lambda: Turns(4))
+    reading_seal: threading.Lock = field(default_factory=threading.Lock)
+
+    def with_news(self, status: JobStatus) -> JobStatus:
+        """Return a status, with the newest progress and links if its job has not ended."""
+        return status if status.state.ended else self.hearing.with_news(status)
 
 
 class Stream:

@@ -36,9 +36,18 @@ from muster.core.verdict import ExitCode
 from muster.volumes.base import Staging
 from muster.volumes.durability import write_whole
 from muster.volumes.service.archives import ArchiveMember, members, pack
-from muster.volumes.service.calls import LIMIT_LINES_BYTES, MIB, WORKER, Bind, Call, Count, Later, route
+from muster.volumes.service.calls import (
+    LIMIT_LINES_BYTES,
+    MIB,
+    WORKER,
+    Bind,
+    Call,
+    Count,
+    Later,
+    Served,
+    route,
+)
 from muster.volumes.service.refusals import Over
-from muster.volumes.service.served import Served
 from muster.volumes.service.tokens import TokenKind, TokenRefused
 
 ATTEMPT = "muster-attempt"

@@ -37,10 +37,10 @@ from muster.volumes.service.calls import (
     Bind,
     Call,
     Count,
+    Served,
     route,
 )
 from muster.volumes.service.journal import ONCE
-from muster.volumes.service.served import Served
 from muster.volumes.service.table import CURSOR, Recorded
 from muster.volumes.tree import open_regular, remove, runs
 

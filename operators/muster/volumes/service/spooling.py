@@ -19,8 +19,7 @@ from muster.core.errors import NotFound, SpecError, StoreError
 from muster.core.names import check_label, is_label
 from muster.volumes.layout import Layout
 from muster.volumes.service.archives import ArchiveMember, pack
-from muster.volumes.service.calls import LIMIT_JSON_BYTES, Bind, Call, route
-from muster.volumes.service.served import Served
+from muster.volumes.service.calls import LIMIT_JSON_BYTES, Bind, Call, Served, route
 from muster.volumes.service.spools import AT, Read, SpooledHour, Waiting
 from muster.volumes.spool import HALF_MADE_SECONDS, SUFFIX, Spool
 from muster.volumes.tree import open_regular

@@ -131,7 +131,7 @@ class Row:
     :param body: the kind of the message that carries the arguments; without one they are the query.
     :param answer: kind and field of the message that carries the return value, such as ``Count.count``.
     :param names: arguments that have another name on the wire. `blank`: fields that are sent empty.
-    :param turns: those of :class:`muster.volumes.service.served.Served`; others than `quick` for calls that may take long.
+    :param turns: those of :class:`muster.volumes.service.calls.Served`; others than `quick` for calls that may take long.
     :param right: as that of :func:`muster.volumes.service.calls.route`.
     """
 

@@ -22,8 +22,8 @@ from muster.core.status import JobStatus
 from muster.core.wire import dumps_every_field, loads
 from muster.volumes import fsck
 from muster.volumes.base import Version
+from muster.volumes.service.app import Checking
 from muster.volumes.service.calls import Count
-from muster.volumes.service.checks import Checking
 from muster.volumes.service.table import TABLE
 from muster.volumes.service.tokens import operator_token
 
