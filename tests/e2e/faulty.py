@@ -36,7 +36,7 @@ def faults():
     gang("killed", max_restarts=1)
     gang("killed_once", outputs={"model": "faults/model"}, max_restarts=1)
     gang("grows")
-    gang("hangs", hang_timeout=timedelta(seconds=2), max_restarts=1)
+    gang("hangs", hang_timeout=timedelta(seconds=6), max_restarts=1)  # nine gangs start at once
     gang("diverged")
     gang("missing_input", inputs={"features": "volume://no/such@7"})
     gang("cancelled", entrypoint="faults.bad:sleeps")
