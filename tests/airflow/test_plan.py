@@ -11,8 +11,7 @@ import pytest
 
 from muster.airflow.embedded.home import EmbeddedHome
 from muster.core.errors import SpecError
-from muster.ext.plan.plan import Does, PlannedStage, RunPlan, When
-from muster.ext.plan.planning import plan_dag
+from muster.ext.plan.plan import Does, PlannedStage, RunPlan, When, plan_dag
 from muster.volumes.folder import FolderStore
 
 Write = Callable[..., None]

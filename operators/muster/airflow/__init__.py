@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from muster.ext.ingest.operator import IngestOperator as IngestOperator
     from muster.ext.ingest.topic import TopicTrigger as TopicTrigger
     from muster.ext.mirrors.operator import MirrorOperator as MirrorOperator
+    from muster.ext.predictions.drift import DriftLimits as DriftLimits
     from muster.ext.predictions.drift import DriftOperator as DriftOperator
-    from muster.ext.predictions.limits import DriftLimits as DriftLimits
     from muster.ext.predictions.score import ScoreOperator as ScoreOperator
     from muster.ext.search.decorator import search as search
     from muster.ext.search.operator import SearchOperator as SearchOperator

@@ -25,32 +25,22 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "description": "The connection, of type `kubernetes`, of the cluster that jobs go to; its "
         "extras say under `muster` which claim and store service. Empty: this machine, or the "
         "cluster that the file MUSTER_CLUSTER describes.",
-        "version_added": "0.1.0",
-        "type": "string",
         "example": "gpu_cluster",
-        "default": "",
     },
     "instance": {
         "description": "The name of this Airflow in the ids and records of its jobs. Two Airflows "
         "that share a store need two names. Empty: made once and kept in MUSTER_HOME; on a "
         "cluster it must be set.",
-        "version_added": "0.1.0",
-        "type": "string",
         "example": "production",
-        "default": "",
     },
     "mirror": {
         "description": "A mirror of the store, as `muster volumes mirror` names it. Versions that the "
         "store lacks are read from there, and nothing is written to it. Empty: none.",
-        "version_added": "0.1.0",
-        "type": "string",
         "example": "s3://bucket/muster",
-        "default": "",
     },
     "inline_wait": {
         "description": "Seconds that a task waits for its job in its own process, before it is "
         "deferred and the triggerer waits for it. 0 defers at once.",
-        "version_added": "0.1.0",
         "type": "float",
         "example": "5",
         "default": "20",
@@ -58,7 +48,6 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "checkpoint_days": {
         "description": "Days that the checkpoints of a task are kept that failed or was ended, for "
         "its next try to go on from. A success takes them away.",
-        "version_added": "0.1.0",
         "type": "float",
         "example": "30",
         "default": "7",
@@ -66,7 +55,6 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "run_days": {
         "description": "Days after which `muster up` and `muster run` delete rows and logs of a run that "
         "has ended, in their own databases and folders. 0 keeps all.",
-        "version_added": "0.1.0",
         "type": "float",
         "example": "90",
         "default": "30",
@@ -74,7 +62,6 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "cache": {
         "description": "Whether a stage takes versions that were made of the same code, image, inputs "
         "and params, and runs nothing. A Dag may say otherwise.",
-        "version_added": "0.1.0",
         "type": "boolean",
         "example": "True",
         "default": "False",
@@ -83,16 +70,12 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "description": "The path of a Python that runs the jobs of the image NAME on this machine, unlocked, in "
         "place of an environment made from its lock. The variable MUSTER_INTERPRETER_NAME wins, with `_` for "
         "`-`. A cluster does not look at it.",
-        "version_added": "0.1.0",
-        "type": "string",
         "example": "/opt/conda/bin/python",
-        "default": "",
     },
     "plugin": {
         "description": "Whether Airflow's components load muster's plugin: the page, and the listener by which "
         "the scheduler and the triggerer mind the jobs of muster's tasks. Without it a job of a task that was "
         "cleared or marked failed runs until the Dag `muster_maintenance` ends it.",
-        "version_added": "0.1.0",
         "type": "boolean",
         "example": "False",
         "default": "True",
@@ -101,30 +84,26 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "description": "Where people find what `muster mlflow` shows: a task's link *MLflow run* leads "
         "there. To be set where it has another port, or is reached from another machine. Empty: "
         "http://127.0.0.1:5000, where that answers; where it does not, there is no such link.",
-        "version_added": "0.1.0",
-        "type": "string",
         "example": "https://gpu-box.example/mlflow",
-        "default": "",
     },
     "lineage_namespace": {
         "description": "The namespace of this store's volumes in OpenLineage's events. Empty: the store's "
         "address. To be set where several machines reach one store under several addresses, or where the "
         "name of a machine changes.",
-        "version_added": "0.1.0",
-        "type": "string",
         "example": "muster://lab",
-        "default": "",
     },
     "maintenance": {
         "description": "Whether the Airflow of `muster up` has the Dag `muster_maintenance` where the "
         "folder of Dags has none of its own. Other Airflows have the Dags that their folders hold.",
-        "version_added": "0.1.0",
         "type": "boolean",
         "example": "False",
         "default": "True",
     },
 }
-"""The settings under ``[muster]``, but those of extensions."""
+"""The settings under ``[muster]``, but those of extensions; what an entry lacks is as in :data:`_OPTION`."""
+
+# Airflow refuses the whole description where an option has no example.
+_OPTION: dict[str, Any] = {"version_added": "0.1.0", "type": "string", "example": None, "default": ""}
 
 
 def get_provider_info() -> dict[str, Any]:
@@ -156,12 +135,8 @@ def get_provider_info() -> dict[str, Any]:
             "muster": {
                 "description": "How this Airflow's tasks find muster.",
                 "options": {
-                    **OPTIONS,
-                    # Airflow refuses the whole description where an option has no example.
-                    **{
-                        name: {"example": None, **option}
-                        for name, option in added(lambda each: each.settings).items()
-                    },
+                    name: {**_OPTION, **option}
+                    for name, option in {**OPTIONS, **added(lambda each: each.settings)}.items()
                 },
             }
         },

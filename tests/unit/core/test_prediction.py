@@ -9,7 +9,7 @@ import pytest
 from muster.core.deployment import RequestLog
 from muster.core.errors import SpecError
 from muster.core.prediction import PredictionId, hour_of, predictions_volume
-from muster.ext.predictions.limits import DriftLimits
+from muster.ext.predictions.drift import DriftLimits
 
 
 def test_an_id_names_deployment_and_hour() -> None:

@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from airflow.sdk.definitions.xcom_arg import XComArg
 
 from muster.airflow.authoring.references import VersionReference, is_known
 from muster.core.address import Address
-from muster.core.deployment import Batch
+from muster.core.deployment import Batch, RequestLimits, RequestLog, check_host
 from muster.core.errors import SpecError
 from muster.core.job import check_json
 from muster.core.names import check_identifier, check_label, check_volume
@@ -95,9 +96,20 @@ check_text = if_known(
         f"one line of text, at most {_LONGEST} characters",
     )
 )
-
-
 check_batch = rule(lambda value: isinstance(value, Batch), "a Batch(most=64, wait_ms=5)")
+check_log = rule(lambda value: isinstance(value, RequestLog), "RequestLog(share=…)")
+check_limits = rule(
+    lambda value: isinstance(value, RequestLimits), "RequestLimits(rate=…, burst=…, body_mib=…)"
+)
+check_kept = rule(
+    lambda value: type(value) is int and 0 <= value <= MOST_CHECKPOINTS,
+    f"a whole number from 0 to {MOST_CHECKPOINTS}, or None",
+)
+check_listened: Check = partial(check_host, tokens=True)  # who may reach it is seen with `tokens`
+check_volume_name = if_known(check_volume)
+check_name = if_known(partial(check_label, ""))
+check_queue: Check = partial(check_label, "", length=63)  # or of a priority
+check_input_name: Check = partial(check_identifier, "")
 
 
 def _is_dotted(value: Any) -> bool:
@@ -110,12 +122,6 @@ check_trusted = rule(
 )
 
 
-def check_volume_name(value: Any) -> None:
-    """Refuse what cannot be the name of a volume."""
-    if is_known(value):
-        check_volume(value)
-
-
 def check_image(value: Any) -> None:
     """Refuse what cannot be an image's name, and None."""
     if value is None:
@@ -123,17 +129,6 @@ def check_image(value: Any) -> None:
             "none is given: name it here, or for all tasks in default_args={'muster': {'image': …}}"
         )
     check_name(value)
-
-
-def check_name(value: Any) -> None:
-    """Refuse all but a lower-case name of letters, digits and ``-``."""
-    if is_known(value):
-        check_label("", value)
-
-
-def check_queue(value: Any) -> None:
-    """Refuse what cannot be the name of a queue or a priority."""
-    check_label("", value, length=63)
 
 
 def check_job_queue(value: Any) -> None:
@@ -146,39 +141,11 @@ def check_job_queue(value: Any) -> None:
         ) from None
 
 
-def check_input_name(value: Any) -> None:
-    """Refuse what cannot be the name of an input, a param or a number that a script prints."""
-    check_identifier("", value)
-
-
 def check_params(values: Mapping[str, Any]) -> None:
     """Refuse params that JSON cannot hold, as far as they are known."""
     for name, value in values.items():
         check_identifier("param", name)
         check_json(f"param {name!r}", value if is_known(value) else None)
-
-
-def check_log(value: Any) -> None:
-    """Refuse all but :class:`~muster.core.deployment.RequestLog`."""
-    from muster.core.deployment import RequestLog
-
-    if not isinstance(value, RequestLog):
-        raise SpecError(f"{_shown(value)}: expected RequestLog(share=…)")
-
-
-def check_limits(value: Any) -> None:
-    """Refuse all but :class:`~muster.core.deployment.RequestLimits`."""
-    from muster.core.deployment import RequestLimits
-
-    if not isinstance(value, RequestLimits):
-        raise SpecError(f"{_shown(value)}: expected RequestLimits(rate=…, burst=…, body_mib=…)")
-
-
-def check_listened(value: Any) -> None:
-    """Refuse what is no IPv4 address; whether others may reach it is seen with `tokens`."""
-    from muster.core.deployment import check_host
-
-    check_host(value, tokens=True)
 
 
 def check_rules(value: Any) -> None:
@@ -222,12 +189,6 @@ def check_paths(value: Any) -> tuple[str, ...]:
     for path in paths:
         check_path(path)
     return tuple(paths)
-
-
-def check_kept(value: Any) -> None:
-    """Refuse what is no number of trials whose checkpoints are kept."""
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MOST_CHECKPOINTS:
-        raise SpecError(f"{_shown(value)}: expected a whole number from 0 to {MOST_CHECKPOINTS}, or None")
 
 
 def check_one(value: Any) -> None:

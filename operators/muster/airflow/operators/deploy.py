@@ -35,6 +35,7 @@ from muster.airflow.operators.releasing import (
     answered_otherwise,
     curl_line,
     example_of,
+    one_version,
     plan_of,
     read_comparison,
     read_smoke,
@@ -253,17 +254,11 @@ class DeployOperator(ReleasingOperator):
             return super().task_lineage(lineage, ti)
         return lineage.of_release(released["version"], self.name)
 
-    def _version(self, store: LocalStore) -> Version:
-        versions = store.resolve(self.model) if isinstance(self.model, str) else ()
-        if len(versions) != 1:
-            raise SpecError(f"model {self.model!r:.120} names {len(versions)} versions; one is deployed")
-        return versions[0]
-
     def _spec(self, task: TaskRun, folder: DagFolder) -> DeploymentSpec:
         """What is to be released, as it is now: of the model, of the image's lock and of the smoke requests."""
         from muster.airflow.operators.spec import image_digest
 
-        version = self._version(task.backend.store)
+        version = one_version(task.backend.store, self.model, what="model ", rule="one is deployed")
         self._check_histograms(task.backend.store, version)
         workers = self._workers(task, folder, version)
         named = None if workers else self.image  # where an ONNX model runs, its server does

@@ -23,6 +23,7 @@ from muster.airflow.authoring.references import VersionReference, is_known, text
 from muster.airflow.authoring.values import by_name
 from muster.airflow.links import CandidateLink, ChampionLink, JobLink, returned
 from muster.airflow.operators.gating import ChampionComparison, Threshold, decide, table
+from muster.airflow.operators.releasing import one_version
 from muster.airflow.operators.running import CodeOperator
 from muster.core.address import Address, shown
 from muster.core.comparison import files_changed
@@ -261,10 +262,7 @@ class GateOperator(CodeOperator):
 
 
 def _one(task: TaskRun, address: Any) -> Version:
-    versions = task.backend.store.resolve(address) if isinstance(address, str) else ()
-    if len(versions) != 1:
-        raise SpecError(f"{address!r:.120} names {len(versions)} versions; a gate judges one model")
-    return versions[0]
+    return one_version(task.backend.store, address, rule="a gate judges one model")
 
 
 def champion_of(deployments: Deployments, volume: str, *, deployment: str | None) -> Pinned | None:

@@ -8,7 +8,7 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from muster.airflow.assets import announce, announce_nothing, outlets_of
+from muster.airflow.assets import outlets_of
 from muster.airflow.attempts.resuming import resume_of
 from muster.airflow.authoring.checks import (
     check_address,
@@ -36,7 +36,7 @@ from muster.airflow.authoring.values import (
 )
 from muster.airflow.links import JobLink, ReportLink, TrackingLink, VersionsLink
 from muster.airflow.operators.cached import CachedOperator
-from muster.airflow.operators.running import DAY, CodeOperator, report, summary
+from muster.airflow.operators.running import DAY, CodeOperator, finish
 from muster.airflow.operators.spec import (
     build_again,
     build_spec,
@@ -221,15 +221,9 @@ class JobOperator(FunctionOperator):
         outcome = task.make(
             partial(self.job_spec, task), resume=resume_of(self.resume_from_checkpoint), wish=self.wish()
         )
-        if outcome.kept is None:
-            announce(context, task.backend.store, outcome.status)
-        else:
-            announce_nothing(context)
         outputs: Mapping[str, Any] = self.outputs  # as :func:`read_outputs` wrote them
         many = {name for name, field in outputs.items() if field["partition"] == EVERY_PARTITION}
-        result = summary(outcome.status, many=many)
-        report(self.log, result)
-        return result
+        return finish(context, task, outcome, many=many)
 
 
 class GangOperator(JobOperator):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from muster.airflow.authoring.references import VersionsReference
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from muster.airflow.attempts.run import TaskRun
     from muster.airflow.authoring.code import Code, DagFolder
     from muster.core.settings import Settings
+    from muster.volumes.protocols import LocalStore
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,6 +122,31 @@ class ProgramOperator(QueuedOperator):
             origin=task.origin,
             **own,
             **spec_fields(self),
+        )
+
+    def build_again(
+        self,
+        last: JobSpec,
+        folder: DagFolder,
+        store: LocalStore,
+        settings: Settings,
+        params: Mapping[str, Any],
+    ) -> JobSpec:
+        """Return the job that the Dag's files say now; its inputs, and an image that is not named, are those of the last job."""
+        from muster.airflow.operators.spec import spec_fields
+        from muster.airflow.site import interpreter_of
+        from muster.images.folders import put_image
+
+        image = self.image or last.image
+        return replace(
+            last,
+            image=image,
+            image_digest=put_image(store, folder.image(image, settings)) if self.image else last.image_digest,
+            interpreter=interpreter_of(image, settings),
+            roles=self.roles(),
+            code=self.travelling(folder, settings).put(store),
+            params=params,
+            **spec_fields(self, templated=False),
         )
 
     def job_draft(self, name: str) -> JobSpec:

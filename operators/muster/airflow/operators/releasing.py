@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from muster.backends.releases.deployments import Deployments
     from muster.backends.releases.plan import Comparison, Plan, Rules
     from muster.core.origin import Origin
+    from muster.volumes.base import Version
     from muster.volumes.protocols import LocalStore
 
 HOLD = timedelta(minutes=5)  # of each step, where an author says nothing
@@ -40,6 +41,14 @@ def answered_otherwise(deployments: Deployments, name: str, version: str) -> str
         return f"{name} has no traffic now"
     serves = champion.model.address
     return "" if serves == version else f"{name} answers with {short(serves)} now"
+
+
+def one_version(store: LocalStore, address: Any, *, what: str = "", rule: str) -> Version:
+    """Return the version that an address names. :raises SpecError: it names none, or several; `rule` ends the message."""
+    versions = store.resolve(address) if isinstance(address, str) else ()
+    if len(versions) != 1:
+        raise SpecError(f"{what}{address!r:.120} names {len(versions)} versions; {rule}")
+    return versions[0]
 
 
 def read_smoke(folder: DagFolder, name: str | None) -> tuple[SmokeRequest, ...]:

@@ -10,8 +10,8 @@ from muster.airflow.authoring.checks import check_name, check_one, check_text, o
 from muster.airflow.authoring.keywords import keyword
 from muster.airflow.links import DeploymentLink, EndpointLink
 from muster.airflow.operators.base import MusterOperator
-from muster.airflow.operators.releasing import asker, serving, short
-from muster.core.errors import NotFound, SpecError
+from muster.airflow.operators.releasing import asker, one_version, serving, short
+from muster.core.errors import NotFound
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -95,12 +95,7 @@ class RollbackOperator(MusterOperator):
         return status.champion
 
     def _address(self, backend: Backend) -> str:
-        versions = backend.store.resolve(str(self.model))
-        if len(versions) != 1:
-            raise SpecError(
-                f"model {self.model!r:.120} names {len(versions)} versions; one can be rolled back"
-            )
-        return versions[0].address
+        return one_version(backend.store, self.model, what="model ", rule="one can be rolled back").address
 
     def told(self, result: Mapping[str, Any]) -> str:
         """Say what was taken back, and what serves."""

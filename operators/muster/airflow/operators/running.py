@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from muster.airflow.assets import announce, announce_nothing
 from muster.airflow.authoring.checks import (
     check_job_queue,
     check_params,
@@ -23,6 +24,9 @@ from muster.core.job import DAY_SECONDS
 from muster.core.resources import Resources
 
 if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from muster.airflow.attempts.run import JobOutcome, TaskRun
     from muster.backends.base import Backend
     from muster.core.status import JobStatus
 
@@ -88,6 +92,22 @@ def summary(status: JobStatus, *, many: Collection[str] = ()) -> dict[str, Any]:
     }
     links = {"links": dict(status.result.links)} if status.result.links else {}
     return {"job_id": status.job_id, "versions": versions, "metrics": dict(status.result.metrics), **links}
+
+
+def finish(
+    context: Context, task: TaskRun, outcome: JobOutcome, *, many: Collection[str] = ()
+) -> dict[str, Any]:
+    """Announce what a job has made, nothing where it is kept, and return and log what goes into XCom.
+
+    :param many: as of :func:`summary`.
+    """
+    if outcome.kept is None:
+        announce(context, task.backend.store, outcome.status)
+    else:
+        announce_nothing(context)
+    result = summary(outcome.status, many=many)
+    report(task.log, result)
+    return result
 
 
 def report(log: Any, result: Mapping[str, Any]) -> None:

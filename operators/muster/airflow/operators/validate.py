@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from muster.airflow.assets import announce, announce_nothing, asset_of
+from muster.airflow.assets import asset_of
 from muster.airflow.authoring.checks import check_file, check_flag, check_image, check_some, optional
 from muster.airflow.authoring.keywords import keyword
 from muster.airflow.authoring.references import VersionReference
@@ -18,7 +17,7 @@ from muster.airflow.links import DataDocsLink, JobLink, VersionsLink, job_of
 from muster.airflow.operators.cached import CachedOperator
 from muster.airflow.operators.program import Program, ProgramOperator
 from muster.airflow.operators.releasing import made_again
-from muster.airflow.operators.running import report, summary
+from muster.airflow.operators.running import finish
 from muster.airflow.operators.suites import (
     check_suite,
     failure_text,
@@ -137,13 +136,7 @@ class ValidateOperator(CachedOperator, ProgramOperator):
         task = TaskRun.of(self, context)
         store = task.backend.store
         outcome = task.make(partial(self.build, task), wish=self.wish())
-        status = outcome.status
-        if outcome.kept is None:
-            announce(context, store, status)
-        else:
-            announce_nothing(context)
-        result = summary(status)
-        report(self.log, result)
+        result = finish(context, task, outcome)
         # What the job looked at, which an earlier try may have pinned: @latest is another version by now.
         checked = self._checked(store, outcome)
         self._judge(store, checked, result["versions"]["result"], task.origin.again)
@@ -151,20 +144,7 @@ class ValidateOperator(CachedOperator, ProgramOperator):
 
     def again(self, last: JobSpec, folder: DagFolder, store: LocalStore, settings: Settings) -> JobSpec:
         """Build the job that the Dag's files say now; what it looks at is that of the last job."""
-        from muster.airflow.operators.spec import spec_fields
-        from muster.airflow.site import interpreter_of
-        from muster.images.folders import put_image
-
-        return replace(
-            last,
-            image=self.image,
-            image_digest=put_image(store, folder.image(self.image, settings)),
-            interpreter=interpreter_of(self.image, settings),
-            roles=self.roles(),
-            code=self.travelling(folder, settings).put(store),
-            params=self._params(folder),
-            **spec_fields(self, templated=False),
-        )
+        return self.build_again(last, folder, store, settings, self._params(folder))
 
     def task_lineage(self, lineage: Lineage, ti: Any) -> TaskLineage:
         """Describe what was validated, and what each expectation found."""

@@ -6,16 +6,23 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from muster.airflow.authoring.checks import check_count, check_image, check_keep, optional
+from muster.airflow.authoring.checks import (
+    check_count,
+    check_image,
+    check_keep,
+    check_volume_name,
+    if_known,
+    optional,
+)
 from muster.airflow.authoring.keywords import keyword
 from muster.airflow.authoring.references import is_known, keep_types
 from muster.airflow.operators.program import ProgramOperator
 from muster.airflow.operators.running import report, summary
-from muster.core.data import Input, OutputTarget
+from muster.core.data import Input
 from muster.core.errors import SpecError
 from muster.core.ingest import BEFORE, COMPACT_ENTRYPOINT
-from muster.core.names import check_partition, check_volume
-from muster.ext.ingest.operator import DATA, INGEST
+from muster.core.names import check_partition
+from muster.ext.ingest.operator import DATA, INGEST, following_unknown
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -40,9 +47,9 @@ class CompactOperator(ProgramOperator):
     program = replace(INGEST, entrypoint=COMPACT_ENTRYPOINT)
     ui_color = "#e0f2f1"
 
-    volume: str = keyword(templated=True, reads=True)
+    volume: str = keyword(check=check_volume_name, templated=True, reads=True)
     """The volume, ``raw/events``."""
-    partition: str | None = keyword(default=None, templated=True)
+    partition: str | None = keyword(default=None, check=optional(if_known(check_partition)), templated=True)
     """The partition of which the last version is taken; None: of what has none."""
     large_mib: int = keyword(default=256, check=check_count)
     """The size of a large file. Files of less than half of it are joined with their neighbours until they are so large together."""
@@ -52,15 +59,6 @@ class CompactOperator(ProgramOperator):
     """How many of the versions before the joined one stay; the older ones are retired by the same commit, but pinned ones. None: all stay."""
     image: str = keyword(default="ingest", check=check_image, own=True, late=True)
     """The environment with what reads and writes Parquet."""
-
-    def check_together(self) -> None:
-        """Check the volume and the partition."""
-        if is_known(self.volume):
-            with self.refusing("volume"):
-                check_volume(self.volume)
-        if self.partition is not None and is_known(self.partition):
-            with self.refusing("partition"):
-                check_partition(self.partition)
 
     def perform(self, context: Context) -> dict[str, Any]:
         """Run the job, and return its version and figures."""
@@ -100,13 +98,7 @@ class CompactOperator(ProgramOperator):
 
     def drafted_fields(self) -> dict[str, Any]:
         """Follow a version that is not known yet."""
-        from muster.airflow.operators.spec import STAND_IN
-
-        volume = self.volume if is_known(self.volume) else "stand-in"
-        return {
-            "inputs": {BEFORE: Input(versions=STAND_IN.versions, many=True)},
-            "outputs": {DATA: OutputTarget(volume=volume, base=BEFORE, after=0)},
-        }
+        return following_unknown(self.volume, DATA)
 
     def _named_lineage(self, lineage: Lineage) -> TaskLineage:
         return lineage.of_names((), (self.volume,) if is_known(self.volume) else ())

@@ -14,6 +14,7 @@ from muster.airflow.authoring.checks import (
     check_count,
     check_image,
     check_span,
+    check_volume_name,
     if_known,
     optional,
 )
@@ -52,12 +53,6 @@ DATA = "data"
 INGEST = Program(entrypoint=ENTRYPOINT, output=DATA, files=PACKAGE, does="ingests", image="ingest")
 
 
-def _check_known_url(value: Any) -> None:
-    """Refuse what is no source, as far as it is known."""
-    if is_known(value):
-        check_url(value)
-
-
 def check_text(value: Any) -> None:
     """Refuse what is no text."""
     if not isinstance(value, str) or not value.strip():
@@ -85,12 +80,12 @@ class IngestOperator(ProgramOperator):
     program = INGEST
     ui_color = "#e0f2f1"
 
-    source: str = keyword(check=_check_known_url, templated=True)
+    source: str = keyword(check=if_known(check_url), templated=True)
     """``s3://bucket/prefix``, ``gs://``, ``abfs://``, ``https://``, ``sftp://``, ``file:///folder``, ``sql://CONNECTION``, or
     ``kafka://CONNECTION/topic``."""
-    volume: str = keyword(templated=True, reads=True)
+    volume: str = keyword(check=check_volume_name, templated=True, reads=True)
     """The volume that gets the version, ``raw/events``."""
-    partition: str | None = keyword(default=None, templated=True)
+    partition: str | None = keyword(default=None, check=optional(if_known(check_partition)), templated=True)
     """The partition of the version. Each partition is compared with its own last version."""
     connection: str | None = keyword(default=None, check=optional(if_known(check_connection)), templated=True)
     """The Airflow connection with credentials, endpoint (``endpoint_url``) and certificate authority (``ca``, PEM text) of the source. None:
@@ -124,12 +119,7 @@ class IngestOperator(ProgramOperator):
     def check_together(self) -> None:
         """Check what belongs to the source, and announce the volume's asset."""
         if is_known(self.volume):
-            with self.refusing("volume"):
-                check_volume(self.volume)
             self.add_outlets([asset_of(self.volume)] if asset_of(self.volume) not in self.outlets else [])
-        if self.partition is not None and is_known(self.partition):
-            with self.refusing("partition"):
-                check_partition(self.partition)
         if is_known([self.source, self.query, self.until, self.connection]):
             with self.refusing("source"):
                 self._source()
@@ -201,13 +191,15 @@ class IngestOperator(ProgramOperator):
 
     def drafted_fields(self) -> dict[str, Any]:
         """Follow a version that is not known yet."""
-        from muster.airflow.operators.spec import STAND_IN
-
-        volume = self.volume if is_known(self.volume) else "stand-in"
-        return {
-            "inputs": {BEFORE: Input(versions=STAND_IN.versions, many=True)},
-            "outputs": {CHECKPOINTS: OutputTarget(volume=volume, base=BEFORE, after=0)},
-        }
+        return following_unknown(self.volume, CHECKPOINTS)
 
     def _named_lineage(self, lineage: Lineage) -> TaskLineage:
         return lineage.of_names((), (str(each.uri) for each in self.outlets if hasattr(each, "uri")))
+
+
+def following_unknown(volume: str, output: str) -> dict[str, Any]:
+    """Return the fields of a job that follows the last version of a volume, which is not known yet."""
+    from muster.airflow.operators.spec import STAND_IN
+
+    target = OutputTarget(volume=volume if is_known(volume) else "stand-in", base=BEFORE, after=0)
+    return {"inputs": {BEFORE: Input(versions=STAND_IN.versions, many=True)}, "outputs": {output: target}}

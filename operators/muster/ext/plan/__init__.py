@@ -13,7 +13,6 @@ EXTENSION = Extension(
             "description": "Whether the page plans runs of Dags. A plan runs the Dag's file in a process on "
             "the api-server's machine; `muster up` does so, and an api-server that is to run no code of "
             "Dag authors must not.",
-            "version_added": "0.1.0",
             "type": "boolean",
             "example": "True",
             "default": "False",

@@ -35,7 +35,7 @@ def plan(
     wait (the median, and what nine in ten stay below), or never, and why. Durations are those of earlier runs. A
     stage whose inputs come from one that would run is not known further. Of a search: its trials, epochs and time.
     """
-    from muster.ext.plan.planning import plan_dag
+    from muster.ext.plan.plan import plan_dag
 
     found = plan_dag(dag, params=dict(map(read_param, param or [])), cache=not no_cache, dags=dags)
     if as_json:

@@ -6,7 +6,7 @@ from muster.core.extensions import Extension
 
 EXTENSION = Extension(
     operators={
-        "DriftLimits": "muster.ext.predictions.limits",
+        "DriftLimits": "muster.ext.predictions.drift",
         "DriftOperator": "muster.ext.predictions.drift",
         "ScoreOperator": "muster.ext.predictions.score",
     },

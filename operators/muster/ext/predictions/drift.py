@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, fields
 from datetime import datetime, timedelta, timezone
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -29,7 +29,6 @@ from muster.core.data import Input, OutputTarget, Pinned
 from muster.core.errors import NotFound, SpecError
 from muster.core.names import check_volume
 from muster.core.prediction import hour_of, predictions_volume
-from muster.ext.predictions.limits import DriftLimits
 from muster.ext.predictions.score import check_names
 
 if TYPE_CHECKING:
@@ -39,6 +38,42 @@ if TYPE_CHECKING:
     from muster.volumes.protocols import LocalStore
 
 OUTPUT = "report"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DriftLimits:
+    """A column has drifted where one measure is above its limit, and above what chance explains at `false_alarms`.
+
+    The formulas, with their sources, are in ``docs/howto/drift.md``.
+
+    :param psi: the population stability index, 0 for equal distributions.
+    :param ks: the two-sample Kolmogorov-Smirnov distance, 0 to 1, of numbers.
+    :param unseen: the share of values that the reference has not, of texts and of numbers with few values.
+    :param nulls: how much greater the share of nulls is than the reference's.
+    :param false_alarms: the share of windows without a shift in which chance may call any column drifted.
+    :param fewest_rows: a window with fewer rows is not judged.
+    """
+
+    psi: float = 0.1
+    ks: float = 0.1
+    unseen: float = 0.01
+    nulls: float = 0.01
+    false_alarms: float = 0.001
+    fewest_rows: int = 500
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0:
+                raise SpecError(f"{each.name} is {value!r:.40}: need a number from 0 on")
+        for name in ("ks", "unseen", "nulls"):
+            if getattr(self, name) > 1:
+                raise SpecError(f"{name} is {getattr(self, name)!r}: need a share, 0 to 1")
+        if not 0 < self.false_alarms < 1:
+            raise SpecError(f"false_alarms is {self.false_alarms!r}: need a share, above 0 and below 1")
+        if type(self.fewest_rows) is not int or self.fewest_rows < 1:
+            raise SpecError(f"fewest_rows is {self.fewest_rows!r}: need a whole number, 1 or more")
+
 
 _check_limits = rule(lambda value: isinstance(value, DriftLimits), "a DriftLimits(psi=…, ks=…)")
 

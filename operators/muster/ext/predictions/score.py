@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from muster.airflow.assets import DEPLOYMENT, announce, announce_nothing, outlets_of
+from muster.airflow.assets import DEPLOYMENT, outlets_of
 from muster.airflow.attempts.resuming import resume_of
 from muster.airflow.authoring.checks import (
+    check_among,
     check_count,
     check_image,
     check_name,
@@ -24,7 +25,7 @@ from muster.airflow.authoring.references import VersionReference, is_known
 from muster.airflow.authoring.values import known_output, outputs_of, read_outputs
 from muster.airflow.operators.cached import CachedOperator
 from muster.airflow.operators.program import Program, ProgramOperator
-from muster.airflow.operators.running import report, summary
+from muster.airflow.operators.running import finish
 from muster.core.data import Input
 from muster.core.deployment import needs_workers
 from muster.core.errors import NotFound, SpecError
@@ -48,9 +49,6 @@ check_names = rule(
     lambda value: isinstance(value, (list, tuple)) and all(isinstance(name, str) and name for name in value),
     "a list of columns, such as ['flight_id']",
 )
-
-
-check_bad_rows = rule(lambda value: value in ("fail", "skip"), "'fail' or 'skip'")
 
 
 def _check_model(value: Any) -> None:
@@ -113,7 +111,7 @@ class ScoreOperator(CachedOperator, ProgramOperator):
     image: str | None = keyword(default=None, check=optional(check_image), own=True, late=True)
     """The environment that computes the predictions. Where not given, that of the deployment; for a version ``serve`` if it is an ONNX
     model, else that of the job that made it."""
-    bad_rows: str = keyword(default="fail", check=check_bad_rows)
+    bad_rows: str = keyword(default="fail", check=check_among(("fail", "skip")))
     """What a row that the endpoint would refuse, or fail on, does: ``"fail"`` the task, or ``"skip"``: it is left out, and written with its
     file, number and error beside the predictions (``*.bad-rows.jsonl``); the metric ``bad_rows`` counts them. Where no row can be scored the task fails."""
     trusted: Sequence[str] = keyword(default=(), check=check_trusted)
@@ -150,13 +148,7 @@ class ScoreOperator(CachedOperator, ProgramOperator):
 
         task = TaskRun.of(self, context)
         outcome = task.make(partial(self.build, task), resume=resume_of("auto"), wish=self.wish())
-        if outcome.kept is None:
-            announce(context, task.backend.store, outcome.status)
-        else:
-            announce_nothing(context)
-        result = summary(outcome.status)
-        report(self.log, result)
-        return result
+        return finish(context, task, outcome)
 
     def own_fields(self, task: TaskRun) -> dict[str, Any]:
         """Score the rows in the image that computes the model's predictions."""
@@ -186,23 +178,10 @@ class ScoreOperator(CachedOperator, ProgramOperator):
 
     def again(self, last: JobSpec, folder: DagFolder, store: LocalStore, settings: Settings) -> JobSpec:
         """Build the job that the Dag's files say now; model, rows and image are those of the last job."""
-        from muster.airflow.operators.spec import spec_fields
-        from muster.images.folders import put_image
-
-        image = self.image or last.image
-        return replace(
-            last,
-            image=image,
-            image_digest=put_image(store, folder.image(image, settings)) if self.image else last.image_digest,
-            roles=self.roles(),
-            code=self.travelling(folder, settings).put(store),
-            params=self._params(self._setup_again(last.params.get("setup"))),
-            **spec_fields(self, templated=False),
-        )
-
-    def _setup_again(self, last: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-        """What a worker is told now: of a version this task says what is trusted, of a deployment its spec did."""
-        return last if last is None or str(self.model).startswith(DEPLOYMENT) else self._setup()
+        setup = last.params.get("setup")
+        if setup is not None and not str(self.model).startswith(DEPLOYMENT):
+            setup = self._setup()  # of a version this task says what is trusted, of a deployment its spec did
+        return self.build_again(last, folder, store, settings, self._params(setup))
 
     def _setup(self) -> dict[str, Any]:
         return {"trusted": list(self.trusted)}
