@@ -36,7 +36,7 @@ from muster.airflow.authoring.values import (
 )
 from muster.airflow.links import JobLink, ReportLink, TrackingLink, VersionsLink
 from muster.airflow.operators.cached import CachedOperator
-from muster.airflow.operators.running import DAY, CodeOperator, finish
+from muster.airflow.operators.running import DAY, CodeOperator
 from muster.airflow.operators.spec import (
     build_again,
     build_spec,
@@ -223,7 +223,7 @@ class JobOperator(FunctionOperator):
         )
         outputs: Mapping[str, Any] = self.outputs  # as :func:`read_outputs` wrote them
         many = {name for name, field in outputs.items() if field["partition"] == EVERY_PARTITION}
-        return finish(context, task, outcome, many=many)
+        return self.finish(context, task, outcome, many=many)
 
 
 class GangOperator(JobOperator):

@@ -62,6 +62,21 @@ class QueuedOperator(MusterOperator):
             with self.refusing("the job"):  # the message says what of it: queue, priority, secrets, resources
                 backend.runner.check(draft)
 
+    def finish(
+        self, context: Context, task: TaskRun, outcome: JobOutcome, *, many: Collection[str] = ()
+    ) -> dict[str, Any]:
+        """Announce what a job has made, nothing where it is kept, and return and log what goes into XCom.
+
+        :param many: as of :func:`summary`.
+        """
+        if outcome.kept is None:
+            announce(context, task.backend.store, outcome.status)
+        else:
+            announce_nothing(context)
+        result = summary(outcome.status, many=many)
+        report(self.log, result)
+        return result
+
 
 class CodeOperator(QueuedOperator):
     """The base of the operators whose jobs run an author's function."""
@@ -92,22 +107,6 @@ def summary(status: JobStatus, *, many: Collection[str] = ()) -> dict[str, Any]:
     }
     links = {"links": dict(status.result.links)} if status.result.links else {}
     return {"job_id": status.job_id, "versions": versions, "metrics": dict(status.result.metrics), **links}
-
-
-def finish(
-    context: Context, task: TaskRun, outcome: JobOutcome, *, many: Collection[str] = ()
-) -> dict[str, Any]:
-    """Announce what a job has made, nothing where it is kept, and return and log what goes into XCom.
-
-    :param many: as of :func:`summary`.
-    """
-    if outcome.kept is None:
-        announce(context, task.backend.store, outcome.status)
-    else:
-        announce_nothing(context)
-    result = summary(outcome.status, many=many)
-    report(task.log, result)
-    return result
 
 
 def report(log: Any, result: Mapping[str, Any]) -> None:

@@ -17,7 +17,6 @@ from muster.airflow.links import DataDocsLink, JobLink, VersionsLink, job_of
 from muster.airflow.operators.cached import CachedOperator
 from muster.airflow.operators.program import Program, ProgramOperator
 from muster.airflow.operators.releasing import made_again
-from muster.airflow.operators.running import finish
 from muster.airflow.operators.suites import (
     check_suite,
     failure_text,
@@ -136,7 +135,7 @@ class ValidateOperator(CachedOperator, ProgramOperator):
         task = TaskRun.of(self, context)
         store = task.backend.store
         outcome = task.make(partial(self.build, task), wish=self.wish())
-        result = finish(context, task, outcome)
+        result = self.finish(context, task, outcome)
         # What the job looked at, which an earlier try may have pinned: @latest is another version by now.
         checked = self._checked(store, outcome)
         self._judge(store, checked, result["versions"]["result"], task.origin.again)

@@ -25,7 +25,6 @@ from muster.airflow.authoring.references import VersionReference, is_known
 from muster.airflow.authoring.values import known_output, outputs_of, read_outputs
 from muster.airflow.operators.cached import CachedOperator
 from muster.airflow.operators.program import Program, ProgramOperator
-from muster.airflow.operators.running import finish
 from muster.core.data import Input
 from muster.core.deployment import needs_workers
 from muster.core.errors import NotFound, SpecError
@@ -148,7 +147,7 @@ class ScoreOperator(CachedOperator, ProgramOperator):
 
         task = TaskRun.of(self, context)
         outcome = task.make(partial(self.build, task), resume=resume_of("auto"), wish=self.wish())
-        return finish(context, task, outcome)
+        return self.finish(context, task, outcome)
 
     def own_fields(self, task: TaskRun) -> dict[str, Any]:
         """Score the rows in the image that computes the model's predictions."""
