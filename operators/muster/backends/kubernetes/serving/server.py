@@ -181,7 +181,9 @@ def _command(server: Server) -> list[str]:
 
 def _log(spec: DeploymentSpec, log: RequestLog) -> Document:
     """What the server is told of the log of its requests; the key of the hashes is in the folder."""
-    return {"folder": _REQUESTS_FOLDER, **plain(log), "clients": spec.tokens}
+    # What is not set is left out, so a keyword that is new restarts no server.
+    told = {name: value for name, value in plain(log).items() if value is not None}
+    return {"folder": _REQUESTS_FOLDER, **told, "clients": spec.tokens}
 
 
 def _setup(spec: DeploymentSpec) -> list[str]:
