@@ -119,8 +119,6 @@ def tensorboard(
 
     A running job's curves grow as its ranks write event files into an output.
     """
-    from muster.cli.tensorboard import EventFollower
-
     store = open_store()
     job_id = find_newest(store.ledger, shown) if shown and _names_a_job(store, shown) else None
     follows = job_id is not None and not store.ledger.status(job_id).state.ended
@@ -154,8 +152,6 @@ def _names_a_job(store: LocalStore, text: str) -> bool:
 
 def _runs(store: LocalStore, versions: list[Version]) -> Iterator[tuple[str, Path]]:
     """Yield a name and a folder for each version with event files."""
-    from muster.cli.tensorboard import EVENTS
-
     for version in versions:
         if any(path.rpartition("/")[2].startswith(EVENTS) for path in store.manifest(version.address)):
             yield f"{version.volume.replace('/', '.')}@{version.number}", store.path(version.address)

@@ -86,7 +86,7 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class JobLine:
     """What lists need of one job; without `tried` where its files cannot be read.
 
     :param dag_id: the Dag that submitted it; empty if none did, or if it cannot be read.
@@ -111,7 +111,7 @@ class Line:
     reports: str | None = None
 
     @classmethod
-    def of(cls, job: Job) -> Line:
+    def of(cls, job: Job) -> JobLine:
         """Return the line of a job."""
         spec, status = job.spec, job.status
         if spec is None or status is None:
@@ -170,17 +170,17 @@ class Board:
 
     def _forget(self) -> None:
         """Begin without any job. All that is kept by Dag, run and version is made of the lines."""
-        self._lines: dict[str, Line] = {}  # oldest first
+        self._lines: dict[str, JobLine] = {}  # oldest first
         self._dags = set[str]()
         self._ended = Counter[tuple[str, str]]()  # by Dag and state
         self._runs: dict[RunKey, list[str]] = {}  # the one that began first is the first
         self._run_counts = Counter[str]()  # by Dag
         self._run_states: dict[tuple[RunKey, int], str] = {}  # with so many jobs, all of which have ended
-        self._newest: dict[TaskOfRun, Line] = {}  # that have ended
-        self._bad: dict[TaskOfRun, Line] = {}  # those of them that are
+        self._newest: dict[TaskOfRun, JobLine] = {}  # that have ended
+        self._bad: dict[TaskOfRun, JobLine] = {}  # those of them that are
         self._succeeded: dict[tuple[str, str], float] = {}  # when, by Dag and stage
         self._readers: dict[str, list[tuple[str, str]]] = defaultdict(list)
-        self._reports: dict[tuple[str, str], Line] = {}  # by Dag and deployment
+        self._reports: dict[tuple[str, str], JobLine] = {}  # by Dag and deployment
 
     def warning(self) -> str:
         """Return the warning of a nearly full disk; measured now and then."""
@@ -222,10 +222,10 @@ class Board:
                 asked = [*self._open, *names[known:]]
             else:
                 asked = [name for name in names if name in self._open or name not in self._lines]
-            lines = dict[str, Line]()
+            lines = dict[str, JobLine]()
             for job in self._recorded(ledger, asked):
                 self._keep(job)
-                lines[job.job_id] = Line.of(job)
+                lines[job.job_id] = JobLine.of(job)
             if not grown:
                 lines, asked = self._lines | lines, names
                 self._open = {name: self._open[name] for name in names if name in self._open}
@@ -273,7 +273,7 @@ class Board:
         else:
             self._open[job.job_id] = job
 
-    def _enter(self, line: Line) -> None:
+    def _enter(self, line: JobLine) -> None:
         """Take up a job that is new, or that had not ended."""
         before = self._lines.get(line.job_id)
         self._lines[line.job_id] = line
@@ -290,7 +290,7 @@ class Board:
         if line.ended:
             self._end(line, line.tried)
 
-    def _end(self, line: Line, tried: TriedJob) -> None:
+    def _end(self, line: JobLine, tried: TriedJob) -> None:
         self._ended[line.dag_id, line.state] += 1
         if line.reports is not None:
             self._reports[line.dag_id, line.reports] = line
@@ -310,12 +310,12 @@ class Board:
         with self._lock:
             return frozenset(dag_id for dag_id in self._dags if permitted(dag_id))
 
-    def lines(self, dags: Collection[str]) -> list[Line]:
+    def lines(self, dags: Collection[str]) -> list[JobLine]:
         """Return the line of every job of these Dags, newest first."""
         with self._lock:
             return [line for line in reversed(self._lines.values()) if line.dag_id in dags]
 
-    def open(self) -> list[Line]:
+    def open(self) -> list[JobLine]:
         """Return the jobs that have not ended or cannot be read, newest first."""
         with self._lock:
             return [self._lines[name] for name in reversed(self._open)]
@@ -329,11 +329,11 @@ class Board:
                     states[state] += many
             return states
 
-    def newest_end(self, task: TaskOfRun) -> Line | None:
+    def newest_end(self, task: TaskOfRun) -> JobLine | None:
         """Return the job of a task that ended last."""
         return self._newest.get(task)
 
-    def bad(self, dags: Collection[str]) -> dict[TaskOfRun, Line]:
+    def bad(self, dags: Collection[str]) -> dict[TaskOfRun, JobLine]:
         """Return the newest job of each task of a run, where that failed; trials are no tasks."""
         with self._lock:
             return {task: line for task, line in self._bad.items() if task[0] in dags}
@@ -372,25 +372,25 @@ class Board:
             self._run_states[known] = parts.run({}).state.value
         return self._run_states[known]
 
-    def run(self, dag_id: str, run_id: str) -> list[Line]:
+    def run(self, dag_id: str, run_id: str) -> list[JobLine]:
         """Return the jobs of one run, newest first; of two Airflows that use one store, those of the newest such run."""
         with self._lock:
             keys = [key for key in reversed(self._runs) if (key.dag_id, key.run_id) == (dag_id, run_id)]
             return [self._lines[name] for key in keys[:1] for name in reversed(self._runs[key])]
 
-    def readers(self, address: str) -> list[tuple[Line, str]]:
+    def readers(self, address: str) -> list[tuple[JobLine, str]]:
         """Return the jobs that read a version, the newest first, and the name of the input."""
         with self._lock:
             found = reversed(self._readers.get(address, ()))
             return [(self._lines[job_id], name) for job_id, name in found]
 
-    def reports(self, dags: Collection[str]) -> dict[str, Line]:
+    def reports(self, dags: Collection[str]) -> dict[str, JobLine]:
         """Return the job that made the newest drift report of each deployment, by its name."""
         with self._lock:
             lines = [(name, line) for (dag_id, name), line in self._reports.items() if dag_id in dags]
         return dict(sorted(lines, key=lambda each: each[1].at))
 
-    def jobs(self, lines: Iterable[Line]) -> list[Job]:
+    def jobs(self, lines: Iterable[JobLine]) -> list[Job]:
         """Return these jobs with their documents, as they were recorded last; see :meth:`now`."""
         wanted = [line.job_id for line in lines]
         with self._lock:
@@ -404,7 +404,7 @@ class Board:
                 self._keep(job)
         return [known[name] for name in wanted if name in known]
 
-    def now(self, lines: Iterable[Line]) -> list[Job]:
+    def now(self, lines: Iterable[JobLine]) -> list[Job]:
         """Return these jobs; of one that has not ended only the backend knows why it waits and whether it is alive."""
         jobs = self.jobs(lines)
         live = self._backend.statuses(job.job_id for job in jobs if job.status and not job.ended)

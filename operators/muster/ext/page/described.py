@@ -12,7 +12,7 @@ from muster.core.origin import MUSTER_RUN, stage_title
 from muster.core.status import JobState, JobStatus
 from muster.core.wire import plain
 from muster.ext.page import snapshots
-from muster.ext.page.board import Job, Line
+from muster.ext.page.board import Job, JobLine
 from muster.volumes import runs
 from muster.volumes.base import TaskEnd
 from muster.volumes.differences import StageDifference, stages
@@ -118,7 +118,9 @@ def brief(run: Run) -> dict[str, Any]:
     }
 
 
-def whole(run: Run, jobs: Sequence[Job], trials: Sequence[Line], ends: Sequence[TaskEnd]) -> dict[str, Any]:
+def whole(
+    run: Run, jobs: Sequence[Job], trials: Sequence[JobLine], ends: Sequence[TaskEnd]
+) -> dict[str, Any]:
     """Return a run with every job of each stage, what it was given and what it made.
 
     :param jobs: the run's without those of trials, newest first, as `trials` and `ends`.
@@ -154,7 +156,7 @@ def _word(stage: RunStage) -> str:
     return "kept" if stage.kept_of else stage.state.value
 
 
-def _searching(stage: RunStage, trials: Sequence[Line]) -> dict[str, Any]:
+def _searching(stage: RunStage, trials: Sequence[JobLine]) -> dict[str, Any]:
     """Return a search whose task has not ended since its newest trial began. :param trials: the run's, newest first."""
     tried = [line.tried for line in trials if line.tried and line.tried.origin.stage == stage.title]
     over = stage.state.ended

@@ -19,7 +19,7 @@ from muster.airflow.page.task import task
 from muster.core.origin import Origin
 from muster.core.status import JobState
 from muster.core.wire import plain
-from muster.ext.page.board import Board, Job, Line, task_of
+from muster.ext.page.board import Board, Job, JobLine, task_of
 from muster.ext.page.described import brief, row
 from muster.ext.page.graph import Permitted
 from muster.volumes.base import TaskEnd
@@ -47,7 +47,7 @@ class JobFilter:
     run: str = ""
     trials: bool = False
 
-    def finds(self, job: Line) -> bool:
+    def finds(self, job: JobLine) -> bool:
         """Whether a job is among them, its state aside."""
         return (
             self.dag in ("", job.dag_id)
@@ -129,7 +129,7 @@ def _failed(
     A failure is ``mended`` where its task has succeeded since, in whatever run.
     """
     unreadable = [line for line in board.open() if line.tried is None and line.dag_id in dags]
-    found: dict[object, tuple[float, Line | TaskEnd]] = {line.job_id: (0.0, line) for line in unreadable}
+    found: dict[object, tuple[float, JobLine | TaskEnd]] = {line.job_id: (0.0, line) for line in unreadable}
     found |= {task: (line.at, line) for task, line in board.bad(dags).items()}
     seen, well = set[object](), defaultdict[object, float](float)
     for end in ends:

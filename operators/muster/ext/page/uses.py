@@ -15,7 +15,7 @@ from typing import Any
 
 from muster.airflow.links import DOCUMENTS
 from muster.core.errors import MusterError
-from muster.ext.page.board import Board, Job, Line
+from muster.ext.page.board import Board, Job, JobLine
 from muster.ext.page.described import row
 from muster.volumes.base import Record
 from muster.volumes.protocols import Store
@@ -83,7 +83,7 @@ def _document(store: Store, address: str) -> str:
 class Use:
     """A job that read a version, and the name of the input. Its documents are read when they are asked for."""
 
-    line: Line
+    line: JobLine
     name: str
     board: Board
 
