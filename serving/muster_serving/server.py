@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import math
 import os
 import resource
@@ -213,6 +214,7 @@ def serve(arguments: Namespace, framework: Callable[[Revisions], App] | None = N
     grpc = arguments.grpc_fd or (arguments.grpc_port and _listen(arguments.host, arguments.grpc_port))
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # 1024, the usual limit, is too low
+    gc.freeze()  # what is imported stays: no collection looks through it again
 
     async def main() -> None:
         revisions = Revisions(name)

@@ -386,7 +386,7 @@ def _release(status: DeploymentStatus) -> str:
     waits = "" if release.failed else "; what it waits for stands in the log of who asked"
     if release.held:
         waits = "; it is held there until it is given more"
-    elif release.origin and _has_died(release.origin):
+    elif not release.failed and release.origin and _has_died(release.origin):
         waits = (
             f"; the run that drives it has died: {release.origin.again} goes on with it, "
             "muster deployments promote or rollback ends it"

@@ -262,7 +262,12 @@ class DeployOperator(ReleasingOperator):
         self._check_histograms(task.backend.store, version)
         workers = self._workers(task, folder, version)
         named = None if workers else self.image  # where an ONNX model runs, its server does
-        server = self.server or default_server(named, task.backend.deployments.limits.servers)
+        servers = task.backend.deployments.limits.servers
+        server = self.server or default_server(named, servers)
+        if named in servers and named != server:
+            raise SpecError(
+                f"image {named!r} has another server than {server!r}, which has an image of its own: leave image= out"
+            )
         image = named or server
         return DeploymentSpec(
             name=self.name,

@@ -93,7 +93,7 @@ class ScoreOperator(CachedOperator, ProgramOperator):
     ui_color = "#e4f7fb"
 
     model: str | VersionReference = keyword(check=_check_model, templated=True, reads=True)
-    """``"deployment://flights"``, the version that answers now, in the image that serves it; or a version:
+    """``"deployment://flights"``, the version that answers now, in the image that computes it; or a version:
     ``.versions["model"]`` or an address."""
     rows: str | VersionReference | Sequence[str | VersionReference] = keyword(
         check=check_some, templated=True, reads=True
@@ -198,6 +198,9 @@ class ScoreOperator(CachedOperator, ProgramOperator):
             raise SpecError(
                 f"{self.model} answers in parts, whose rows are not those of a request: it cannot be scored"
             )
+        # The images with KServe's and Seldon's SDK have no pyarrow; the model is computed by the same code in serve.
+        if spec.workers is None and spec.image == spec.server != SERVE:
+            return _Served(model=Input(versions=(spec.model,)), image=SERVE)
         if self.image is None and not store.holds(runs.image_digest):
             raise NotFound(
                 f"{self.model} is computed in image {runs.image!r}, whose lock the store no longer has: deploy it again, or name an image"
