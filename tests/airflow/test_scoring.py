@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from tests.airflow.conftest import Seen
+from tests.serving.onnx_graph import write_line
 from tests.serving.python_model import write_signature
 from tests.serving.streaming_model import write_words
 
@@ -63,6 +64,18 @@ from muster.airflow import ScoreOperator
 live = DeployOperator(task_id="deploy", name="worded", model="worded/model@1", image="serve", stream=True, smoke=None)
 live >> ScoreOperator(
     task_id="score", model="deployment://worded", rows="sloped/rows@1", outputs="worded/scores", retries=0
+)
+"""
+
+
+LINE = """
+from muster.airflow import ScoreOperator
+live = DeployOperator(task_id="deploy", name="line", model="line/model@1", server="kserve", smoke=None)
+live >> ScoreOperator(
+    task_id="score", model="deployment://line", rows="sloped/rows@1", outputs="line/scores", retries=0
+)
+DeployOperator(
+    task_id="mixed", name="mixed", model="line/model@1", image="serve", server="kserve", smoke=None, retries=0
 )
 """
 
@@ -127,6 +140,26 @@ def test_a_model_that_answers_in_parts_is_deployed_and_not_scored(
     assert (deployed.state, scored.state) == ("success", "failed")
     said = "deployment://worded answers in parts, whose rows are not those of a request: it cannot be scored"
     assert said in (scored.message or "")
+
+
+@pytest.mark.usefixtures("versions")
+def test_an_onnx_model_behind_another_server_is_scored_in_serve(
+    run: Callable[..., RunResult],
+    write_dag: Callable[..., None],
+    backend: Backend,
+    store: FolderStore,
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "line").mkdir()
+    store.add("line/model", write_line(tmp_path / "line"))
+    write_dag(LINE)
+    try:
+        deployed, scored, mixed = sorted(run().stages, key=lambda stage: stage.task_id != "deploy")
+    finally:
+        backend.deployments.retire("line")
+    assert (deployed.state, scored.state, mixed.state) == ("success", "success", "failed")
+    assert _job(store, "line/scores").image == "serve"
+    assert "image 'serve' has another server than 'kserve'" in (mixed.message or "")
 
 
 def test_what_a_deployment_trusts_is_not_said_again(home: Any) -> None:
