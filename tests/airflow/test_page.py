@@ -48,6 +48,8 @@ def api_server(home: EmbeddedHome) -> Iterator[Any]:
             "AIRFLOW__API_AUTH__JWT_SECRET",
             "only for the tests, and long enough for SHA-512, which wants 64 bytes",
         )
+        # a new job is listed at once, however busy this machine is
+        patch.setattr("muster.ext.page.board._SLOW_SECONDS", 3600.0)
         yield create_app("core")
     purge_cached_app()
 

@@ -87,7 +87,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class JobLine:
-    """What lists need of one job; without `tried` where its files cannot be read.
+    """What lists need of one job; without `tried` where its files never could be read.
 
     :param dag_id: the Dag that submitted it; empty if none did, or if it cannot be read.
     :param state: its state, for people.
@@ -222,10 +222,17 @@ class Board:
                 asked = [*self._open, *names[known:]]
             else:
                 asked = [name for name in names if name in self._open or name not in self._lines]
-            lines = dict[str, JobLine]()
+            lines, going_on = dict[str, JobLine](), dict[str, Job]()
             for job in self._recorded(ledger, asked):
-                self._keep(job)
-                lines[job.job_id] = JobLine.of(job)
+                if job.ended:
+                    self._keep(job)
+                else:
+                    going_on[job.job_id] = job
+                line, before = JobLine.of(job), self._lines.get(job.job_id)
+                if before and line.tried is None:  # it stays one of its run, and of those that read a version
+                    line = replace(before, state=UNREADABLE, bad=True)
+                lines[job.job_id] = line
+            self._open |= going_on  # not before all are read: the ledger may fail, and is asked again
             if not grown:
                 lines, asked = self._lines | lines, names
                 self._open = {name: self._open[name] for name in names if name in self._open}
@@ -238,9 +245,9 @@ class Board:
     def _listed(self, ledger: Ledger) -> list[str]:
         if time.monotonic() < self._list_again:
             return self._names
-        began = time.thread_time()
+        began = time.monotonic()  # a slow disk or service takes no CPU time
         names = ledger.jobs()
-        took = time.thread_time() - began
+        took = time.monotonic() - began
         if took > _SLOW_SECONDS:
             self._list_again = time.monotonic() + _PAUSES * took
         return names[max(0, len(names) - _MOST_JOBS) // _STEP * _STEP :]
@@ -264,14 +271,10 @@ class Board:
                     yield Job(job_id=name, error=str(error))
 
     def _keep(self, job: Job) -> None:
-        """Keep a job's documents."""
-        if job.ended:
-            self._open.pop(job.job_id, None)
-            self._documents[job.job_id] = job
-            if len(self._documents) > _DOCUMENTS:
-                del self._documents[next(iter(self._documents))]
-        else:
-            self._open[job.job_id] = job
+        """Keep the documents of a job that has ended."""
+        self._documents[job.job_id] = job
+        if len(self._documents) > _DOCUMENTS:
+            del self._documents[next(iter(self._documents))]
 
     def _enter(self, line: JobLine) -> None:
         """Take up a job that is new, or that had not ended."""
@@ -288,12 +291,14 @@ class Board:
             for name, address in reversed(line.reads):
                 self._readers[address].append((line.job_id, name))
         if line.ended:
+            self._open.pop(line.job_id, None)
             self._end(line, line.tried)
 
     def _end(self, line: JobLine, tried: TriedJob) -> None:
         self._ended[line.dag_id, line.state] += 1
         if line.reports is not None:
-            self._reports[line.dag_id, line.reports] = line
+            reported = self._reports.setdefault((line.dag_id, line.reports), line)
+            self._reports[line.dag_id, line.reports] = max(line, reported, key=lambda each: each.at)
         if line.is_trial:
             return  # its search goes on, and fails by itself
         task = task_of(tried.origin, line.job_id)
@@ -400,8 +405,9 @@ class Board:
         missing = [name for name in dict.fromkeys(wanted) if name not in known]
         for job in self._recorded(self._backend.store.ledger, missing):
             known[job.job_id] = job
-            with self._lock:
-                self._keep(job)
+            if job.ended:  # what has not, look() asks for
+                with self._lock:
+                    self._keep(job)
         return [known[name] for name in wanted if name in known]
 
     def now(self, lines: Iterable[JobLine]) -> list[Job]:

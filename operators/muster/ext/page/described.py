@@ -34,11 +34,11 @@ def row(job: Job) -> dict[str, Any]:
     }
 
 
-def drift_report(job: Job) -> dict[str, Any]:
-    """Return the report that a job made of a deployment's drift."""
-    assert job.status is not None
-    result = job.status.result
-    assert result is not None
+def drift_report(job: Job) -> dict[str, Any] | None:
+    """Return the report that a job made of a deployment's drift; None while its files cannot be read."""
+    result = job.status.result if job.status else None
+    if job.status is None or result is None:
+        return None
     numbers = {metric: result.metrics.get(metric, 0) for metric in ("drifted", "columns", "rows")}
     return {"address": result.outputs["report"][0], "at": job.status.ended, **numbers}
 

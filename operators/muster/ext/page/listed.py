@@ -15,7 +15,7 @@ from airflow.utils.state import DagRunState
 from sqlalchemy import func, select
 
 from muster.airflow.page.route import MOST_ROWS
-from muster.airflow.page.task import task
+from muster.airflow.page.task import UNREADABLE, task
 from muster.core.origin import Origin
 from muster.core.status import JobState
 from muster.core.wire import plain
@@ -81,7 +81,7 @@ def first_screen(board: Board, *, permitted: Permitted) -> dict[str, Any]:
     mine = board.dags(permitted)
     going_on = [line for line in board.open() if line.dag_id in mine]
     waits = [line for line in going_on if line.state == "queued"]
-    active = [line for line in going_on if line.tried and line.state != "queued"]
+    active = [line for line in going_on if line.state not in ("queued", UNREADABLE)]
     ends = [end for end in board.ends(runs=MOST_ENDS) if permitted(end.origin.dag_id)]
     live = board.now([*active[:MOST], *waits[-MOST:]])  # of what waits, the first in line
     (shown, _), noted = board.runs(ends, mine, MOST), board.noted()
@@ -128,8 +128,10 @@ def _failed(
 
     A failure is ``mended`` where its task has succeeded since, in whatever run.
     """
-    unreadable = [line for line in board.open() if line.tried is None and line.dag_id in dags]
-    found: dict[object, tuple[float, JobLine | TaskEnd]] = {line.job_id: (0.0, line) for line in unreadable}
+    unreadable = [line for line in board.open() if line.state == UNREADABLE and line.dag_id in dags]
+    found: dict[object, tuple[float, JobLine | TaskEnd]] = {
+        line.job_id: (line.at, line) for line in unreadable
+    }
     found |= {task: (line.at, line) for task, line in board.bad(dags).items()}
     seen, well = set[object](), defaultdict[object, float](float)
     for end in ends:

@@ -204,7 +204,8 @@ def _reports(board: Board, who: UserRights) -> dict[str, dict[str, Any]]:
     """Return the newest drift report of each deployment, by its name."""
     board.look()
     lines = board.reports(board.dags(who.may))
-    return {name: drift_report(job) for name, line in lines.items() for job in board.jobs([line])}
+    made = {name: drift_report(job) for name, line in lines.items() for job in board.jobs([line])}
+    return {name: report for name, report in made.items() if report}
 
 
 @api.get("/images", dependencies=[assets])

@@ -7,19 +7,32 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from tests.unit.ext.page.boards import Ledgered
 
+from muster.core.data import Input, Pinned
+from muster.core.errors import Unavailable
 from muster.core.job import JobSpec, Role
 from muster.core.origin import Origin
 from muster.core.status import JobResult, JobState, JobStatus
 from muster.ext.page import board as boards
-from muster.ext.page import described, listed
-from muster.ext.page.board import VALIDATION, Board, Job
+from muster.ext.page import described, listed, routes_serving
+from muster.ext.page.board import DRIFT, VALIDATION, Board, Job
 from muster.volumes.base import TaskEnd
 from muster.volumes.runs import RunParts
+
+if TYPE_CHECKING:
+    from muster.airflow.page.access import UserRights
+
+
+@pytest.fixture(autouse=True)
+def _listed_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However busy this machine is."""
+    monkeypatch.setattr(boards, "_SLOW_SECONDS", 3600.0)
+
 
 NAMES = ("failed", "succeeded", "cancelled")
 
@@ -329,3 +342,138 @@ def test_a_list_follows_jobs_that_end_and_that_gc_deletes(board: Boards) -> None
         shutil.rmtree(many.store.layout.job(job_id))
     assert states() == ({"succeeded": 1}, [], [("r2", "succeeded")])
     assert listed.list_runs(many.board, permitted=everyone, dag="d")["total"] == 1
+
+
+def tear(many: Ledgered, job_id: str) -> Callable[[], object]:
+    """Make a job's status unreadable; return what makes it readable again."""
+    file = many.store.layout.job(job_id) / "status.json"
+    text = file.read_text()
+    file.write_text("torn")
+    return lambda: file.write_text(text)
+
+
+@pytest.mark.parametrize("deleted", [(), ("old",)])
+def test_a_job_that_cannot_be_read_any_more_stays_one_of_its_run(
+    board: Boards, deleted: tuple[str, ...]
+) -> None:
+    many = board(job("on", "running", at=20.0), job("old", "succeeded", run="r0"))
+    whole(many.board)
+    tear(many, "on")
+    for job_id in deleted:  # all that is kept is made anew
+        shutil.rmtree(many.store.layout.job(job_id))
+    told = listed.first_screen(many.board, permitted=everyone)
+    assert [each["run_id"] for each in told["runs"]] == ["r1", "r0"][: 2 - len(deleted)]
+    assert [(each["job_id"], each["state"], each["mended"]) for each in told["failed"]] == [
+        ("on", "unreadable", False)
+    ]
+    assert (told["running"], told["in_all"]["running"], told["states"]["unreadable"]) == ([], 0, 1)
+    assert listed.list_runs(many.board, permitted=everyone)["total"] == 2 - len(deleted)
+    torn = listed.search(many.board, listed.JobFilter(state="unreadable"), permitted=everyone)
+    assert [bool(each["error"]) for each in torn["jobs"]] == [True]
+    assert [each["job_id"] for each in whole(many.board)["jobs"]] == ["on"]
+
+
+def test_a_job_is_entered_once_though_it_could_not_be_read_for_a_while(board: Boards) -> None:
+    given = {"rows": Input(versions=(Pinned(address="volume://a/rows@1", digest="b3:" + "0" * 64),))}
+    on = job("on", "running")
+    assert on.spec
+    many = board(replace(on, spec=replace(on.spec, inputs=given)))
+    many.board.look()
+    mend = tear(many, "on")
+    many.board.look()
+    mend()
+    assert [each["job_id"] for each in whole(many.board)["jobs"]] == ["on"]
+    assert [name for _, name in many.board.readers("volume://a/rows@1")] == ["rows"]
+    assert on.status
+    many.store.ledger.update(replace(on.status, state=JobState.SUCCEEDED, ended=30.0))
+    many.board.look()
+    assert (many.board.open(), many.board.ended({"d"})) == ([], {"succeeded": 1})
+
+
+def test_a_job_that_ended_and_cannot_be_read_later_has_ended_once(
+    board: Boards, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(boards, "_DOCUMENTS", 1)
+    many = board(job("b", "succeeded"), job("a", "succeeded"))
+    many.board.look()
+    mend = tear(many, "a")
+    lines = many.board.lines({"d"})
+    assert [bool(each.error) for each in many.board.jobs(lines)] == [False, True]
+    assert many.board.open() == []
+    mend()
+    many.board.look()
+    assert many.board.ended({"d"}) == {"succeeded": 2}
+    tear(many, "a")
+    shutil.rmtree(many.store.layout.job("b"))
+    many.board.look()
+    assert [each.job_id for each in many.board.jobs(lines)] == ["b", "a"]
+    assert many.board.open() == []
+
+
+def test_a_look_that_fails_in_its_middle_loses_no_end(board: Boards, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(boards, "_AT_ONCE", 1)
+    many = board(job("b", "running"), on := job("a", "running"))
+    many.board.look()
+    assert on.status
+    many.store.ledger.update(replace(on.status, state=JobState.SUCCEEDED, ended=30.0))
+
+    def statuses(asked: list[str]) -> list[JobStatus]:
+        if "b" in asked:
+            raise Unavailable("the store service does not answer")
+        return [many.store.ledger.status(job_id) for job_id in asked]
+
+    with monkeypatch.context() as away:
+        away.setattr(many.store.ledger, "statuses", statuses)
+        with pytest.raises(Unavailable):
+            many.board.look()
+    many.board.look()
+    assert [line.job_id for line in many.board.open()] == ["b"]
+    assert many.board.ended({"d"}) == {"succeeded": 1}
+
+
+def drift(job_id: str, *, ended: float) -> Job:
+    """A job that made a report of the deployment ``flights``."""
+    done = job(job_id, "succeeded", task="drift")
+    assert done.spec
+    assert done.status
+    result = JobResult(outputs={"report": (f"volume://flights/drift@{ended:.0f}",)})
+    return replace(
+        done,
+        spec=replace(done.spec, roles=(Role(entrypoint=DRIFT),), params={"title": "flights"}),
+        status=replace(done.status, result=result, ended=ended),
+    )
+
+
+def test_the_report_of_a_deployment_is_that_which_ended_last_and_none_while_it_cannot_be_read(
+    board: Boards, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(boards, "_DOCUMENTS", 1)
+    many = board(job("c", "failed"), drift("b", ended=50.0), drift("a", ended=90.0))
+    who = cast("UserRights", SimpleNamespace(may=everyone))
+    assert routes_serving._reports(many.board, who)["flights"]["address"] == "volume://flights/drift@90"
+    tear(many, "a")
+    many.board.jobs(many.board.lines({"d"})[:1])  # the documents of another one are kept now
+    many.board._documents.pop("a", None)
+    assert routes_serving._reports(many.board, who) == {}
+
+
+def test_a_ledger_that_lets_the_page_wait_is_not_listed_each_time(
+    board: Boards, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    many, clock, listings = board(job("a", "running")), [1000.0], list[float]()
+
+    def slow() -> list[str]:
+        listings.append(clock[0])
+        clock[0] += 1.0
+        return ["a"]
+
+    monkeypatch.setattr(boards, "_SLOW_SECONDS", 0.004)
+    monkeypatch.setattr(boards, "time", SimpleNamespace(monotonic=lambda: clock[0], thread_time=lambda: 0.0))
+    monkeypatch.setattr(many.store.ledger, "jobs", slow)
+    for _ in range(3):
+        many.board.look()
+        clock[0] += 20.0
+    assert listings == [1000.0]
+    clock[0] += 20.0
+    many.board.look()
+    assert listings == [1000.0, 1081.0]
