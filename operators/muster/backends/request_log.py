@@ -20,7 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
-from muster.core.errors import BackendError, NotFound
+from muster.core.errors import BackendError, MusterError, NotFound, StoreError
 from muster.core.interpreters import python_command
 from muster.core.locks import is_locked, locked
 from muster.core.prediction import PredictionId, hour_of, predictions_volume
@@ -35,6 +35,10 @@ from muster.volumes.spool import WRITTEN_SECONDS, Spool
 
 _UNREAD = "; in _unread, since they cannot be read: "  # a note's end, before their number
 _PAGE_VERSIONS = 20
+
+
+class NotRetired(BackendError):
+    """All requests are committed, but hours that their log keeps no more are not retired; the next commit that makes a version tries it."""
 
 
 class Decoder(Protocol):
@@ -74,25 +78,29 @@ class Predictions:
         :param only_over: leave out the present hour, so that each hour is one version.
         :param progress: is told how far the environment is that this needs, where it has to be built.
         :raises BackendError: an hour could not be committed, the others were: the disk is full, say. It is still spooled.
+        :raises NotRetired: all were committed.
         """
         spool = Spool(self._settings.home, name)
         if not spool.path.is_dir():
             return ()
-        made, troubles = [], list[BackendError]()
+        made, troubles, keeps = [], list[BackendError](), list[Mapping[str, Any] | None]()
         with locked(spool.lock):
             spool.tidy(now())
             for hour, files in spool.hours().items():
                 if only_over and (hour >= hour_of(now()) or all(map(is_locked, files))):
                     continue
                 try:
-                    version = self._commit(spool, hour, files, progress)
+                    version = self._commit(spool, hour, files, keeps, progress)
                 except BackendError as error:  # the next hour may do
                     troubles.append(error)
                 else:
                     made += [version] if version else []
+            kept = self._retire_old(name, keeps[-1]) if keeps and keeps[-1] else ""
         if troubles:
             more = f"; and so in {len(troubles) - 1} hours more" if troubles[1:] else ""
-            raise BackendError(f"{troubles[0]}{more}") from troubles[0]
+            raise BackendError(f"{troubles[0]}{more}{kept and '; and '}{kept}") from troubles[0]
+        if kept:
+            raise NotRetired(f"the requests of {name} are committed, but {kept}")
         return tuple(made)
 
     def commit_answered(
@@ -131,15 +139,23 @@ class Predictions:
         )
 
     def _commit(
-        self, spool: Spool, hour: str, files: Sequence[Path], progress: Callable[[str], None]
+        self,
+        spool: Spool,
+        hour: str,
+        files: Sequence[Path],
+        keeps: list[Mapping[str, Any] | None],
+        progress: Callable[[str], None],
     ) -> Version | None:
-        """Commit one hour as far as it is spooled, and delete the files that end there."""
+        """Commit one hour as far as it is spooled, and delete the files that end there.
+
+        :param keeps: to which what the log keeps is added, where a version is made.
+        """
         ended = [file for file in files if not is_locked(file)]  # before they are read
         try:
-            version = self._added(spool, hour, files, progress)
+            version = self._added(spool, hour, files, keeps, progress)
             for file in ended:
                 file.unlink()
-        except (OSError, BackendError) as error:
+        except (OSError, BackendError, StoreError) as error:
             raise BackendError(
                 f"requests of {spool.name} in {hour} are not committed ({error}); they still wait to be: once that is "
                 f"mended, such as a full disk, run `muster predictions commit {spool.name}`"
@@ -147,7 +163,12 @@ class Predictions:
         return version
 
     def _added(
-        self, spool: Spool, hour: str, files: Sequence[Path], progress: Callable[[str], None]
+        self,
+        spool: Spool,
+        hour: str,
+        files: Sequence[Path],
+        keeps: list[Mapping[str, Any] | None],
+        progress: Callable[[str], None],
     ) -> Version | None:
         """Return a version that was made of what the newest of the hour lacks; None where that has all.
 
@@ -158,7 +179,7 @@ class Predictions:
         while True:
             known = self._last(volume)
             earlier = self._newest(volume, hour)
-            version = self._add(spool, hour, files, earlier, progress)
+            version = self._add(spool, hour, files, earlier, keeps, progress)
             if version is None:
                 return made
             others = [number for number in self._since(volume, hour, known) if number != version.number]
@@ -176,6 +197,7 @@ class Predictions:
         hour: str,
         files: Sequence[Path],
         earlier: Version | None,
+        keeps: list[Mapping[str, Any] | None],
         progress: Callable[[str], None],
     ) -> Version | None:
         with tempfile.TemporaryDirectory(dir=spool.path, prefix=".commit-") as out:
@@ -195,17 +217,21 @@ class Predictions:
                 note=f"requests of deployment {spool.name}" + (f"{_UNREAD}{unread}" if unread else ""),
                 request=_request(earlier, found["read"]),
             )
-        if keep := found.get("keep"):
-            self._retire_old(version.volume, keep)
+        keeps.append(found.get("keep"))
         return version
 
-    def _retire_old(self, volume: str, keep: Mapping[str, Any]) -> None:
-        """Retire the hours that the log does not keep any more; gc deletes them."""
-        rules = RetentionRules(
-            keep_partitions=keep.get("keep_partitions"), partition_days=keep.get("partition_days")
-        )
-        for version in outlived(self._store.versions(volume), rules):
-            self._store.retire(version.address, reason="its request log keeps only younger hours")
+    def _retire_old(self, name: str, keep: Mapping[str, Any]) -> str:
+        """Retire the hours that the log does not keep any more; gc deletes them. Return what went wrong; empty if nothing did."""
+        try:
+            rules = RetentionRules(
+                keep_partitions=keep.get("keep_partitions"), partition_days=keep.get("partition_days")
+            )
+            for version in outlived(self._store.versions(predictions_volume(name)), rules):
+                with suppress(NotFound):  # gc deleted it meanwhile
+                    self._store.retire(version.address, reason="its request log keeps only younger hours")
+        except (OSError, MusterError) as error:
+            return f"hours that its log keeps no more are not retired: {error}"
+        return ""
 
     def _last(self, volume: str) -> int:
         """Return the highest number of a volume's versions; 0 where there is none."""

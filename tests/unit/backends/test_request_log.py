@@ -6,15 +6,16 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from muster.backends.request_log import Predictions, unread
-from muster.core.errors import BackendError
+from muster.backends.request_log import NotRetired, Predictions, unread
+from muster.core.errors import BackendError, NotFound, StoreError
 from muster.core.settings import Settings
 from muster.volumes.base import Version
 from muster.volumes.folder import FolderStore
+from muster.volumes.protocols import LocalStore
 from muster.volumes.spool import Spool
 
 HOUR = "2026-11-26T07"
@@ -140,3 +141,77 @@ def test_a_commit_retires_the_hours_that_the_log_keeps_no_more_and_gc_deletes_th
         **dict.fromkeys((2, 3, 4)),
     }
     assert [each.number for each in store.collect().plan.versions] == [1]
+
+
+class Trouble:
+    """A store of which gc deletes a version that is being retired, or whose disk is full then. :param error: what retiring raises."""
+
+    def __init__(self, store: FolderStore, error: StoreError, *, of: int) -> None:
+        self._store, self._error, self._of = store, error, of
+        self.read = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def versions(self, volume: str) -> list[Version]:
+        self.read += 1
+        return self._store.versions(volume)
+
+    def retire(self, address: str, *, reason: str) -> Version:
+        if address.endswith(f"@{self._of}"):
+            raise self._error
+        return self._store.retire(address, reason=reason)
+
+
+def three_hours(store: FolderStore, folder: Path, error: StoreError) -> tuple[Predictions, Trouble, Spool]:
+    """Two old hours, of which the first makes trouble, and three that are spooled."""
+    for partition in ("2026-11-26T01", "2026-11-26T02"):
+        store.add(VOLUME, Path(__file__), partition=partition)
+    settings, reader = replace(Settings.load(), home=folder / "home"), Reader()
+    reader.keep = {"keep_partitions": 3}
+    spool = Spool(settings.home, "flights")
+    spool.path.mkdir(parents=True)
+    for hour in ("2026-11-26T06", HOUR, "2026-11-26T08"):
+        (spool.path / f"{hour}.1-a.spool").touch()
+    trouble = Trouble(store, error, of=1)
+    return Predictions(settings, cast("LocalStore", trouble), decoder=reader), trouble, spool
+
+
+def test_an_hour_that_gc_deletes_just_then_stops_neither_commit_nor_the_other_hours_end(
+    store: FolderStore, tmp_path: Path
+) -> None:
+    predictions, trouble, spool = three_hours(store, tmp_path, NotFound("gc deleted it"))
+    assert [each.number for each in predictions.commit("flights")] == [3, 4, 5]
+    assert (trouble.read, list(spool.path.glob("*.spool"))) == (1, [])
+    assert [each.retired is None for each in store.versions(VOLUME)] == [True, False, True, True, True]
+
+
+def test_that_old_hours_are_not_retired_is_told_apart_from_the_commit(
+    store: FolderStore, tmp_path: Path
+) -> None:
+    predictions, _, spool = three_hours(store, tmp_path, StoreError("the disk is full"))
+    with pytest.raises(
+        NotRetired, match=r"^the requests of flights are committed, but .*: the disk is full$"
+    ):
+        predictions.commit("flights")
+    assert ([each.number for each in store.versions(VOLUME)], list(spool.path.glob("*.spool"))) == (
+        [1, 2, 3, 4, 5],
+        [],
+    )
+
+
+def test_an_hour_that_the_store_refuses_stops_no_other(
+    store: FolderStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    predictions, _, spool = three_hours(store, tmp_path, StoreError("the disk is full"))
+    add = store.add
+
+    def refuse(*words: Any, partition: str, **more: Any) -> Version:
+        if partition == HOUR:
+            raise StoreError("no room")
+        return add(*words, partition=partition, **more)
+
+    monkeypatch.setattr(store, "add", refuse)
+    with pytest.raises(BackendError, match=r"T07 are not committed .no room.*not retired: the disk is full"):
+        predictions.commit("flights")
+    assert [file.name for file in spool.path.glob("*.spool")] == [f"{HOUR}.1-a.spool"]

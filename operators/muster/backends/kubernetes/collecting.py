@@ -24,7 +24,7 @@ from typing import Any
 
 from muster.backends.kubernetes.cluster_file import read_file
 from muster.backends.kubernetes.serving.server import archive
-from muster.backends.request_log import Decoder, LocalDecoder, Predictions
+from muster.backends.request_log import Decoder, LocalDecoder, NotRetired, Predictions
 from muster.core.errors import BackendError, MusterError, NotFound, SpecError
 from muster.core.patience import Patience
 from muster.core.settings import Settings
@@ -59,7 +59,7 @@ class ClusterCollecting:
     ) -> tuple[Version, ...]:
         """Commit an hour and drop its files; return the version that was made, none where one had all of it.
 
-        :raises BackendError: a file cannot be read; all of the hour still waits.
+        :raises BackendError: a file cannot be read; all of the hour still waits. :raises NotRetired: nothing waits any more.
         """
         if self._local:  # before, and not while another may commit what was fetched
             self._local.prepare(progress)
@@ -75,9 +75,13 @@ class ClusterCollecting:
             except NotFound:  # another was first
                 return ()
             here = replace(self._settings, home=Path(home))
-            made = Predictions(here, self._store, decoder=self._decoder).commit(
-                hour.deployment, progress=progress
-            )
+            try:
+                made = Predictions(here, self._store, decoder=self._decoder).commit(
+                    hour.deployment, progress=progress
+                )
+            except NotRetired:  # the hour is committed
+                self._spools.drop(hour, sizes)
+                raise
             self._spools.drop(hour, sizes)
             return made
 

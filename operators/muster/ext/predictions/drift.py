@@ -202,11 +202,13 @@ class DriftOperator(ProgramOperator):
 
     def _commit(self, task: TaskRun) -> None:
         """Commit what the deployment's servers on this machine have answered until now."""
-        from muster.backends.request_log import Predictions
+        from muster.backends.request_log import NotRetired, Predictions
 
-        Predictions(task.settings, task.backend.store).commit_answered(
-            self.deployment, progress=self.log.info
-        )
+        predictions = Predictions(task.settings, task.backend.store)
+        try:
+            predictions.commit_answered(self.deployment, progress=self.log.info)
+        except NotRetired as error:  # what is compared is there
+            self.log.warning("%s", error)
 
     def _ends(self) -> float:
         if not self.until:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
 from muster.airflow.authoring.code import DagFolder
 from muster.airflow.operators.program import Program, ProgramOperator
 from muster.airflow.operators.validate import ValidateOperator
+from muster.backends import request_log
 from muster.core.errors import SpecError
 from muster.core.settings import Settings
 from muster.ext.ingest.compact import CompactOperator
@@ -16,6 +19,9 @@ from muster.ext.ingest.operator import IngestOperator
 from muster.ext.predictions.drift import DriftOperator
 from muster.ext.predictions.score import ScoreOperator
 from muster.images.folders import find_image
+
+if TYPE_CHECKING:
+    from muster.airflow.attempts.run import TaskRun
 
 FILE = Program(
     entrypoint="counting:count", output="count", files="counting.py", does="counts", image="counts"
@@ -113,3 +119,19 @@ def test_the_code_that_scores_is_looked_for_in_no_image(
     with pytest.raises(SpecError, match="holds no muster_serving"):
         operator.travelling(folder, settings)
     operator.check_files(folder, settings)
+
+
+def test_drift_is_compared_though_old_hours_are_not_retired(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def commit(*_: Any, **__: Any) -> None:
+        raise request_log.NotRetired("the requests of a are committed, but the disk is full")
+
+    monkeypatch.setattr(request_log.Predictions, "commit_answered", commit)
+    task = SimpleNamespace(settings=None, backend=SimpleNamespace(store=None))
+    monkeypatch.setattr(request_log, "LocalDecoder", lambda _: None)
+    said: list[str] = []
+    log = SimpleNamespace(info=print, warning=lambda text, *words: said.append(text % words))
+    monkeypatch.setattr(DriftOperator, "log", log)
+    DriftOperator(task_id="t", deployment="a")._commit(cast("TaskRun", task))
+    assert said == ["the requests of a are committed, but the disk is full"]

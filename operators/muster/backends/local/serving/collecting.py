@@ -67,7 +67,7 @@ class LocalCollecting:
         self._pause = min(2 * self._pause, LONGEST_PAUSE_SECONDS) if ended.returncode else PERIOD_SECONDS
         self._due = now + self._pause
         if ended.returncode:
-            self._say(f"requests are not committed: {said[-1] if said else f'exit code {ended.returncode}'}")
+            self._say(f"committing requests: {said[-1] if said else f'exit code {ended.returncode}'}")
 
     def stop(self) -> None:
         """End what runs; what it had not done is done by the next."""
