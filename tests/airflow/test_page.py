@@ -49,7 +49,7 @@ def api_server(home: EmbeddedHome) -> Iterator[Any]:
             "only for the tests, and long enough for SHA-512, which wants 64 bytes",
         )
         # a new job is listed at once, however busy this machine is
-        patch.setattr("muster.ext.page.board._SLOW_SECONDS", 3600.0)
+        patch.setattr("muster.ext.page.board.SLOW_SECONDS", 3600.0)
         yield create_app("core")
     purge_cached_app()
 

@@ -25,15 +25,15 @@ from muster.volumes.protocols import Ledger
 from muster.volumes.runs import RunKey, RunParts, TriedJob, noted, run_key
 
 _ROOM_SECONDS = 30.0
-_MOST_JOBS, _STEP = 50_000, 5_000
+MOST_JOBS, STEP = 50_000, 5_000
 """Jobs that are listed, the newest; what is older leaves in steps."""
 
-_DOCUMENTS = 1_000
+DOCUMENTS = 1_000
 """Jobs that have ended whose documents are kept, those that were read last."""
 
-_AT_ONCE = 500
-_PAUSES, _SLOW_SECONDS = 50, 0.004
-"""A ledger whose list of names takes longer than this is listed again after so many times as long."""
+AT_ONCE = 500
+_PAUSES, SLOW_SECONDS, _LONGEST_PAUSE_SECONDS = 50, 0.004, 5.0
+"""A ledger whose list of names takes longer than this is listed again after so many times as long, and soon enough for a new job."""
 
 VALIDATION = "muster_validate:validate"  # what a ValidateOperator's job runs
 DRIFT = "muster_drift:compare"  # a DriftOperator's
@@ -156,7 +156,10 @@ TaskOfRun = tuple[str, str, str]
 
 
 class Board:
-    """The jobs of one store, as :meth:`look` saw them last. Any number of threads may ask."""
+    """The jobs of one store, as :meth:`look` saw them last. Any number of threads may ask.
+
+    :ivar documents: the jobs whose documents are kept, those that were read last at the end.
+    """
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
@@ -164,7 +167,7 @@ class Board:
         self._names: list[str] = []
         self._list_again = 0.0
         self._open: dict[str, Job] = {}  # those that have not ended, or cannot be read; oldest first
-        self._documents: dict[str, Job] = {}
+        self.documents: dict[str, Job] = {}
         self._warned, self._warned_at = "", -_ROOM_SECONDS
         self._forget()
 
@@ -205,7 +208,7 @@ class Board:
 
     def one(self, job_id: str) -> Job:
         """Return one job as it is now. :raises NotFound: there is none. :raises Corrupt: it cannot be read."""
-        known = self._documents.get(job_id)
+        known = self.documents.get(job_id)
         if known is not None:
             return known
         ledger = self._backend.store.ledger
@@ -248,14 +251,14 @@ class Board:
         began = time.monotonic()  # a slow disk or service takes no CPU time
         names = ledger.jobs()
         took = time.monotonic() - began
-        if took > _SLOW_SECONDS:
-            self._list_again = time.monotonic() + _PAUSES * took
-        return names[max(0, len(names) - _MOST_JOBS) // _STEP * _STEP :]
+        if took > SLOW_SECONDS:
+            self._list_again = time.monotonic() + min(_PAUSES * took, _LONGEST_PAUSE_SECONDS)
+        return names[max(0, len(names) - MOST_JOBS) // STEP * STEP :]
 
     def _recorded(self, ledger: Ledger, job_ids: Sequence[str]) -> Iterator[Job]:
         """Yield these jobs as they were recorded last; those that gc deleted are left out."""
-        for first in range(0, len(job_ids), _AT_ONCE):
-            some = job_ids[first : first + _AT_ONCE]
+        for first in range(0, len(job_ids), AT_ONCE):
+            some = job_ids[first : first + AT_ONCE]
             statuses = {status.job_id: status for status in ledger.statuses(some)}
             specs = {name: job.spec for name in some if (job := self._open.get(name)) and job.spec}
             specs |= ledger.specs([name for name in some if name not in specs])
@@ -272,9 +275,9 @@ class Board:
 
     def _keep(self, job: Job) -> None:
         """Keep the documents of a job that has ended."""
-        self._documents[job.job_id] = job
-        if len(self._documents) > _DOCUMENTS:
-            del self._documents[next(iter(self._documents))]
+        self.documents[job.job_id] = job
+        if len(self.documents) > DOCUMENTS:
+            del self.documents[next(iter(self.documents))]
 
     def _enter(self, line: JobLine) -> None:
         """Take up a job that is new, or that had not ended."""
@@ -400,7 +403,7 @@ class Board:
         wanted = [line.job_id for line in lines]
         with self._lock:
             known = {
-                name: job for name in wanted if (job := self._documents.get(name) or self._open.get(name))
+                name: job for name in wanted if (job := self.documents.get(name) or self._open.get(name))
             }
         missing = [name for name in dict.fromkeys(wanted) if name not in known]
         for job in self._recorded(self._backend.store.ledger, missing):

@@ -41,7 +41,7 @@ Reason = Annotated[str, Query(max_length=400)]
 @api.get("/deployments", dependencies=[assets])
 def deployments(jobs: Jobs, served: Served, who: Who) -> Json:
     """Return every deployment, with its revisions, their figures and its newest drift report."""
-    reports = _reports(jobs, who)
+    reports = drift_reports(jobs, who)
     return Json({"deployments": [{**each, "report": reports.get(each["name"])} for each in served.all()]})
 
 
@@ -57,7 +57,7 @@ def deployment(here: Here, jobs: Jobs, served: Served, who: Who, name: str) -> J
     return Json(
         {
             **found,
-            "report": _reports(jobs, who).get(name),
+            "report": drift_reports(jobs, who).get(name),
             "curl": _curl(here, status),
             "may": {"change": changing},
             "back": _back(status),
@@ -200,7 +200,7 @@ def _curl(here: Site, status: DeploymentStatus) -> str:
     return curl_line(status, smoke, token=token, example=example)
 
 
-def _reports(board: Board, who: UserRights) -> dict[str, dict[str, Any]]:
+def drift_reports(board: Board, who: UserRights) -> dict[str, dict[str, Any]]:
     """Return the newest drift report of each deployment, by its name."""
     board.look()
     lines = board.reports(board.dags(who.may))

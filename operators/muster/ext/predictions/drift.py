@@ -149,7 +149,7 @@ class DriftOperator(ProgramOperator):
 
         self.check_keywords()  # they are rendered by now
         task = TaskRun.of(self, context)
-        self._commit(task)
+        self.commit_requests(task)
         status = task.make(partial(self.build, task), wish=None).status
         result = summary(status)
         report(self.log, result)
@@ -200,7 +200,7 @@ class DriftOperator(ProgramOperator):
     def _volume(self) -> str:
         return self.report_volume or f"{self.deployment}/drift"
 
-    def _commit(self, task: TaskRun) -> None:
+    def commit_requests(self, task: TaskRun) -> None:
         """Commit what the deployment's servers on this machine have answered until now."""
         from muster.backends.request_log import NotRetired, Predictions
 

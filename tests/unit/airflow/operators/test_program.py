@@ -133,5 +133,5 @@ def test_drift_is_compared_though_old_hours_are_not_retired(
     said: list[str] = []
     log = SimpleNamespace(info=print, warning=lambda text, *words: said.append(text % words))
     monkeypatch.setattr(DriftOperator, "log", log)
-    DriftOperator(task_id="t", deployment="a")._commit(cast("TaskRun", task))
+    DriftOperator(task_id="t", deployment="a").commit_requests(cast("TaskRun", task))
     assert said == ["the requests of a are committed, but the disk is full"]
