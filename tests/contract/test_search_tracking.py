@@ -77,7 +77,7 @@ def begin(backend: Backend, settings: Settings) -> Begin:
         folder = find_image(image, image_folders(settings))
         digest = put_image(backend.store, folder)
         backend.runner.build(image, folder, digest, lambda _: None)
-        code = TRIAL.replace("TRACK", track).replace("PAUSE", "import time; time.sleep(0.3)")
+        code = TRIAL.replace("TRACK", track).replace("PAUSE", "import time; time.sleep(1)")
         trial = JobSpec(
             name="hills.search",
             image=image,
