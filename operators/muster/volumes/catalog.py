@@ -42,8 +42,9 @@ class Catalog:
 
     def numbers(self, volume: str) -> list[int]:
         """The numbers of the visible versions, ascending, deleted ones included."""
-        folded = tombstones.above(self._layout, volume, 0)
-        return sorted({n for n in self._layout.numbers(volume) if self._there(volume, n)} | folded.keys())
+        here = {n for n in self._layout.numbers(volume) if self._there(volume, n)}
+        # After them: what is folded meanwhile is in both.
+        return sorted(here | tombstones.above(self._layout, volume, 0, lambda _: None).keys())
 
     def holds(self, volume: str) -> bool:
         """Whether any version is visible, deleted ones included; usually reads one."""
@@ -86,8 +87,13 @@ class Catalog:
     def last(self, volume: str, partition: str | None = None) -> int:
         """Return the highest visible number of a volume's partition, deleted ones included; 0 where there is none."""
         here = self._last_here(volume, partition)
-        folded = tombstones.above(self._layout, volume, here)
-        return max((n for n, gone in folded.items() if gone.origin.partition == partition), default=here)
+        return max((n for n, each in self.folded(volume, here).items() if each == partition), default=here)
+
+    def folded(self, volume: str, number: int) -> dict[int, str | None]:
+        """Return the partition of each folded version with a higher number."""
+        return tombstones.above(
+            self._layout, volume, number, lambda gone: wire.loads_field(Record, "partition", gone.record)
+        )
 
     def _last_here(self, volume: str, partition: str | None) -> int:
         """Return the highest of those numbers that have a folder."""

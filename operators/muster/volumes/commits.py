@@ -69,7 +69,9 @@ class Following:
         # Those below its own by name: a listing may be late.
         below = range(output.after + 1, own or 0)
         above = [number for number in self._layout.numbers(volume) if number > output.after]
-        for number in sorted({*below, *above} - {own} - self._elsewhere(output, above)):
+        folded = self._catalog.folded(volume, output.after)  # with one read of each file, not of each version
+        elsewhere = {number for number, name in folded.items() if name != output.partition}
+        for number in sorted({*below, *above, *folded} - {own} - elsewhere - self._elsewhere(output, above)):
             if self._catalog.is_in(volume, number, output.partition):
                 raise Conflict(f"{self._expected(output)}, and {pinned(volume, number)} is there: {_AGAIN}")
             if own is not None and number < own and (other := self._rival(output, number)):

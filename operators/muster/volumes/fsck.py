@@ -48,6 +48,7 @@ _RESTORE = "retire this version and run the stage that wrote it again, or bring 
 _MISSING, _NO_FILE, _FOREIGN = "missing file", "no regular file", "file of user"
 _GONE = "where they came from can only come back from a backup of the store"
 _RESTORE_RECORD = f"its data is gone; {_GONE}"
+_BRING_TOMBSTONE = "bring it back from a backup of the store; without one leave it there: gc goes on, and its name says which numbers were given out"
 
 Progress = Callable[[str, int, int], None]
 
@@ -123,11 +124,11 @@ def check(
     found.problems += (
         Problem(
             where=str(path),
-            what="it is not as it was written: what is left of the deleted versions in it is not found",
-            advice=f"bring it back from a backup of the store, or delete it: {_GONE}",
+            what=f"{why}: the documents of the deleted versions in it are not found",
+            advice=_BRING_TOMBSTONE,
             harmless=True,
         )
-        for path in tombstones.damaged(layout)
+        for path, why in tombstones.damaged(layout)
     )
     return Report(
         versions=len(found.commits),
@@ -227,7 +228,7 @@ def _look_at(layout: Layout, place: Place, found: DamageFound, *, deep: bool) ->
         text = (folder / "RECORD.json").read_bytes()
         record = wire.loads(Record, text)
     except FileNotFoundError as error:
-        if has_content(folder) or tombstones.find(layout, *place) is None:
+        if has_content(folder) or not (tombstones.find(layout, *place) or tombstones.lost_in(layout, *place)):
             problems.append(_lost(folder, address, f"missing: {error.filename}"))
         return
     except MusterError as error:

@@ -5,7 +5,7 @@
     STORE/VOLUME.json                      uuid, format, abilities
     STORE/v/<volume>/<n>/data/             one version; files 0444, folders 0555
                          MANIFEST  INDEX  RECORD.json  KNOWN  RETIRED  USED  TOMBSTONE  pins/<key>  replaced/<job_id>
-    STORE/tombstones/<volume>/             what is left of deleted versions (:mod:`muster.volumes.tombstones`)
+    STORE/tombstones/<volume>/             documents of deleted versions (:mod:`muster.volumes.tombstones`)
     STORE/v/<volume>/.<n>                  a number that a commit has reserved
     STORE/commits/<job_id>.json            the versions of one commit: it makes them visible
         STORE/commits/<job_id>.series          their job's series, once its ledger entry is deleted
@@ -118,7 +118,7 @@ class Layout:
         return self.root / "hints" / check_volume(volume).replace("/", ":")
 
     def tombstones(self, volume: str) -> Path:
-        """The folder of what is left of a volume's deleted versions."""
+        """The folder of the documents of a volume's deleted versions."""
         return self.root / "tombstones" / volume.replace("/", ":")
 
     @property

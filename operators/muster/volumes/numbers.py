@@ -53,17 +53,17 @@ def reserve(layout: Layout, volume: str, *, claim: str, note: Path) -> int:
     top = _hinted(layout, volume, _NEWEST)
     with suppress(FileNotFoundError, ValueError):
         noted = int(read_whole(note))
-        if link_text(home / f".{noted}") == claim:
+        if _has(layout, volume, noted, claim):
             return noted
-    if top is None or not _is_top(home, top):
+    if top is None or top < tombstones.last(layout, volume) or not _is_top(home, top):
         taken = layout.taken(volume)
         for number, taker in taken.items():
-            if taker == claim:
+            if taker == claim and _has(layout, volume, number, claim):
                 return number
-        gone = tombstones.above(layout, volume, 0)
-        top = max([0, *taken, *layout.numbers(volume), *named(layout, volume), *gone])
+        gone = tombstones.last(layout, volume)
+        top = max([0, *taken, *layout.numbers(volume), *named(layout, volume), gone])
     number = top + 1
-    while not _take(home, number, claim, note):
+    while not _take(layout, volume, number, claim, note):
         number += 1
     _hint(layout, volume, _NEWEST, number)
     return number
@@ -100,14 +100,24 @@ def hinted(layout: Layout) -> Iterator[tuple[str, int]]:
                 yield volume, number
 
 
-def _take(home: Path, number: int, claim: str, note: Path) -> bool:
-    mark = home / f".{number}"
+def _has(layout: Layout, volume: str, number: int, claim: str) -> bool:
+    """Whether a claim has a number. A mark on that of a folded version is of a kill in :func:`_take`, and taken away."""
+    mark = layout.volume(volume) / f".{number}"
+    if link_text(mark) == claim and tombstones.find(layout, volume, number):
+        mark.unlink(missing_ok=True)
+    return link_text(mark) == claim and tombstones.lost_in(layout, volume, number) is None
+
+
+def _take(layout: Layout, volume: str, number: int, claim: str, note: Path) -> bool:
+    folder = layout.version(volume, number)
+    mark = folder.with_name(f".{number}")
     write_whole(note, str(number), durable=False)
     try:
         symlink(claim, mark)
     except FileExistsError:
         return False
-    if (home / str(number)).exists():  # reserved, published and its mark removed meanwhile
+    # Reserved, published and its mark removed meanwhile; or even folded: its folder went after its tombstone came.
+    if folder.exists() or number <= tombstones.last(layout, volume):
         mark.unlink(missing_ok=True)
         return False
     return True

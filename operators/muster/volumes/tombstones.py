@@ -1,4 +1,4 @@
-"""What is left of deleted versions, many in one file: RECORD.json, MANIFEST and marks of each.
+"""The documents of deleted versions, many in one file: RECORD.json, MANIFEST and marks of each.
 
 ::
 
@@ -6,32 +6,39 @@
         zlib of [{"number": 7, "deleted": seconds, "committed": seconds, "record": "…", "manifest": "…", "retired": null, "pins": []}, …]
 
 A file is never changed. What comes is written together with what small files hold, and then these are deleted: so a kill, a full disk
-or two collectors at once leave a version twice, and never lose it. Its folder, where there is one, counts before its tombstone.
+or two collectors at once leave a version twice, and never lose it. Its folder, where there is one, counts before its tombstone. A field
+of a later release is passed over, and a file with one is left as it is.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from functools import cached_property, lru_cache
 from pathlib import Path
+from typing import TypeVar
 
 from blake3 import blake3
 
 from muster.core import wire
-from muster.core.errors import Corrupt
+from muster.core.errors import Corrupt, SpecError, StoreError
 from muster.volumes.base import Record
-from muster.volumes.durability import sync_upward, write_whole
+from muster.volumes.durability import read_whole, sync_upward, write_whole
 from muster.volumes.layout import Layout
 from muster.volumes.manifest import Head, parse_head
 
 _MOST_BYTES = 1 << 20  # of documents in one file
 _SMALL_BYTES = 64 << 10  # a smaller file is written again with what comes
 _TRIES = 5
+_AT_ONCE = 100  # names that one getdents(2) returns: of more, a listing may miss one that came meanwhile
+_NAME = re.compile(r"(\d+)-(\d+)-[0-9a-f]{64}")
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,26 +68,31 @@ class Tombstone:
 
 
 def find(layout: Layout, volume: str, number: int) -> Tombstone | None:
-    """Return what is left of a version; None where no file has it."""
-    return _read(layout, volume, lambda first, last: first <= number <= last).get(number)
+    """Return the documents of a deleted version; None where no file has them."""
+    return _read(layout, volume, lambda first, last: first <= number <= last, lambda gone: gone).get(number)
 
 
-def above(layout: Layout, volume: str, number: int) -> dict[int, Tombstone]:
-    """Return all with a higher number, ascending."""
-    found = _read(layout, volume, lambda _, last: last > number)
+def above(layout: Layout, volume: str, number: int, keep: Callable[[Tombstone], T]) -> dict[int, T]:
+    """Return what to `keep` of each with a higher number, ascending: the documents of all may fill the memory."""
+    found = _read(layout, volume, lambda _, last: last > number, keep)
     return {each: found[each] for each in sorted(found) if each > number}
 
 
-def damaged(layout: Layout) -> Iterator[Path]:
-    """Yield every file that is not as it was written: what it holds is not found."""
+def last(layout: Layout, volume: str) -> int:
+    """Return the highest number that the names of files say, which need not be whole; 0 where there is none."""
+    return max((last for _, _, last in _files(layout.tombstones(volume))), default=0)
+
+
+def lost_in(layout: Layout, volume: str, number: int) -> Path | None:
+    """Return a file that cannot be read and whose name says that a version may be in it; None where there is none."""
+    files = _files(layout.tombstones(volume))
+    return next((path for path, first, last in files if first <= number <= last and _flaw(path)), None)
+
+
+def damaged(layout: Layout) -> Iterator[tuple[Path, str]]:
+    """Yield every file that cannot be read, and why: what it holds is not found."""
     for folder in layout.tombstones("_").parent.glob("*"):
-        for path, _, _ in _files(folder):
-            try:
-                _whole(path)
-            except Corrupt:
-                yield path
-            except FileNotFoundError:  # written again with what came
-                continue
+        yield from ((path, why) for path, _, _ in _files(folder) if (why := _flaw(path)))
 
 
 def add(layout: Layout, volume: str, gone: Iterator[Tombstone]) -> list[int]:
@@ -94,8 +106,8 @@ def add(layout: Layout, volume: str, gone: Iterator[Tombstone]) -> list[int]:
     found, small = dict[int, Tombstone](), list[Path]()
     for path, _, _ in _files(folder):
         with suppress(Corrupt, FileNotFoundError):
-            if path.stat().st_size < _SMALL_BYTES:
-                found |= _tombstones(path)
+            if path.stat().st_size < _SMALL_BYTES and (loaded := _load(path))[1]:
+                found |= loaded[0]
                 small.append(path)
     found |= {each.number: each for each in come}
     waiting = (found[number] for number in sorted(found))
@@ -128,41 +140,55 @@ def _write(folder: Path, part: list[Tombstone]) -> Path:
 def _files(folder: Path) -> list[tuple[Path, int, int]]:
     """Return the files of a volume, each with the lowest and the highest number in it."""
     try:
-        names = [name.split("-") for name in sorted(os.listdir(folder)) if name[0] != "."]  # noqa: PTH208 - half the time
+        names = os.listdir(folder)  # noqa: PTH208 - half the time
+        while len(names) > _AT_ONCE and sorted(again := os.listdir(folder)) != sorted(names):  # noqa: PTH208
+            names = again
     except FileNotFoundError:
         return []
-    return [(folder / "-".join(name), int(name[0]), int(name[1])) for name in names]
+    found = [_NAME.fullmatch(name) for name in sorted(names)]
+    return [(folder / each[0], int(each[1]), int(each[2])) for each in found if each is not None]
 
 
-def _read(layout: Layout, volume: str, wanted: Callable[[int, int], bool]) -> dict[int, Tombstone]:
-    """Return what the wanted files hold, by number; of a version that was deleted twice the later one."""
-    found = dict[int, Tombstone]()
+def _read(
+    layout: Layout, volume: str, wanted: Callable[[int, int], bool], keep: Callable[[Tombstone], T]
+) -> dict[int, T]:
+    """Return what to `keep` of all in the wanted files, by number; of a version that was deleted twice the later one.
+
+    :raises StoreError: the files change all the time.
+    """
     for _ in range(_TRIES):
+        found = dict[int, tuple[float, T]]()
         with suppress(FileNotFoundError):  # it was just written again with what came: listed anew
             for path, first, last in _files(layout.tombstones(volume)):
-                if wanted(first, last):
-                    with suppress(Corrupt):  # fsck says so
-                        for number, each in _tombstones(path).items():
-                            if number not in found or found[number].deleted <= each.deleted:
-                                found[number] = each
-            break
-    return found
+                loaded = dict[int, Tombstone]()
+                with suppress(Corrupt):  # fsck says so
+                    loaded = _load(path)[0] if wanted(first, last) else loaded
+                for number, each in loaded.items():
+                    if number not in found or found[number][0] <= each.deleted:
+                        found[number] = each.deleted, keep(each)
+            return {number: kept for number, (_, kept) in found.items()}
+    raise StoreError(f"{layout.tombstones(volume)} changes all the time: try it again")
 
 
 @lru_cache(8)  # what a file holds never changes
-def _tombstones(path: Path) -> dict[int, Tombstone]:
-    try:
-        found = [
-            Tombstone(**{**each, "pins": tuple(each["pins"])})
-            for each in json.loads(zlib.decompress(_whole(path)))
-        ]
-    except (ValueError, KeyError, TypeError, zlib.error) as error:
-        raise Corrupt(f"{path} is of a later release of muster") from error
-    return {each.number: each for each in found}
-
-
-def _whole(path: Path) -> bytes:
-    data = path.read_bytes()
+def _load(path: Path) -> tuple[dict[int, Tombstone], bool]:
+    """Return what a file holds, and whether that is all."""
+    data = read_whole(path)
     if blake3(data).hexdigest() != path.name.rpartition("-")[2]:
         raise Corrupt(f"{path} is not as it was written")
-    return data
+    try:
+        rows, known = json.loads(zlib.decompress(data)), {each.name for each in fields(Tombstone)}
+        own = [{name: value for name, value in row.items() if name in known} for row in rows]
+        return {row["number"]: wire.build(Tombstone, row) for row in own}, own == rows
+    except (SpecError, ValueError, KeyError, TypeError, AttributeError, RecursionError, zlib.error) as error:
+        raise Corrupt(f"{path} is of another release of muster: {error}") from error
+
+
+def _flaw(path: Path) -> str:
+    """Return why a file cannot be read; empty where it can, or was just written again with what came."""
+    try:
+        with suppress(FileNotFoundError):
+            _load.__wrapped__(path)
+    except Corrupt as error:
+        return str(error)
+    return ""

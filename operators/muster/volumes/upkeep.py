@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
-from muster.core.errors import Corrupt, NotFound, SpecError
+from muster.core.errors import Corrupt, NotFound, SpecError, StoreError
 from muster.core.job import JobSpec
 from muster.core.room import Room
 from muster.core.wire import dumps, loads
@@ -24,6 +25,7 @@ from muster.volumes.base import Checked, Collected, Plan, Record, UpkeepKind, Up
 from muster.volumes.catalog import Catalog, pins
 from muster.volumes.commit_records import (
     CommitRecord,
+    Place,
     check_record,
     committed_marks,
     holder,
@@ -47,6 +49,9 @@ from muster.volumes.sharing import KNOWN
 from muster.volumes.tombstones import Tombstone
 
 HOUR_SECONDS = 3_600.0
+
+_PAUSE_SECONDS = 0.005
+_COMMITS = 100  # that are deleted in one turn
 
 _LOG = logging.getLogger(__name__)
 
@@ -241,43 +246,53 @@ class FolderUpkeep:
         return [taken] if taken is not None else []
 
     def fold(self, commits: Mapping[str, CommitRecord], *, before: float) -> None:
-        """Put what is left of deleted versions into files of many, and delete commit records of which nothing else is left.
+        """Put the documents of deleted versions into files of many, and delete the commit records that name no others.
 
-        The highest number of a volume keeps its folder, from which numbers go on; so does a version whose manifest is large, and
+        The highest number of a volume keeps its folder, from which numbers go on; so does a version whose manifest is over 1 MiB, and
         one that is not as it was committed. What finds no room waits for the next time.
 
-        :param commits: by job. :param before: later ones stay: a call that is repeated has to find them.
+        :param commits: by job; they may have changed since. :param before: later ones stay: a call that is repeated has to find them.
         """
         try:
-            with locked(self._layout.root / "gc.lock"):
-                for volume in self._layout.volumes():
-                    self._fold(volume)
-                for job_id in self._unneeded(commits, before):
-                    self._layout.commit(job_id).unlink(missing_ok=True)
-        except OSError as error:
-            _LOG.warning("what is left of deleted versions is not folded: %s", error)
+            for volume in sorted(self._layout.volumes()):
+                self._fold(volume)
+            self._delete_commits(commits, before)
+        except (OSError, StoreError) as error:
+            _LOG.warning("the documents of deleted versions are not folded: %s", error)
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """Hold gc.lock for a part of the work; leases, pins and what a mirror makes visible have their turn after it."""
+        with locked(self._layout.root / "gc.lock"):
+            yield
+        time.sleep(_PAUSE_SECONDS)
 
     def _fold(self, volume: str) -> None:
-        gone = self._tombstones(volume)
-        while numbers := tombstones.add(self._layout, volume, gone):
-            for number in numbers:
-                self._layout.delete(self._layout.version(volume, number))
+        numbers = self._layout.numbers(volume)[:-1]
+        folded = [number for number in numbers if is_buried(self._layout.version(volume, number))]
+        gone = self._tombstones(volume, folded)
+        while folded:
+            with self._turn():
+                folded = tombstones.add(self._layout, volume, gone)
+                for number in folded:
+                    self._layout.delete(self._layout.version(volume, number))
 
-    def _tombstones(self, volume: str) -> Iterator[Tombstone]:
-        for number in self._layout.numbers(volume)[:-1]:
+    def _tombstones(self, volume: str, numbers: Iterable[int]) -> Iterator[Tombstone]:
+        read = lru_cache(1)(partial(read_commit, self._layout))  # the versions of one job share it
+        for number in numbers:
             folder = self._layout.version(volume, number)
             if is_buried(folder) and holder(folder) is None:
                 with suppress(Corrupt, SpecError, OSError):
-                    yield self._tombstone(volume, number)
+                    yield self._tombstone(volume, number, read)
 
-    def _tombstone(self, volume: str, number: int) -> Tombstone:
+    def _tombstone(self, volume: str, number: int, read: Callable[[str], CommitRecord | None]) -> Tombstone:
         """Return what is to be kept of a deleted version. :raises Corrupt: it is large, or not as it was committed."""
         folder, place = self._layout.version(volume, number), (volume, number)
         if (folder / "MANIFEST").stat().st_size > LARGE_BYTES:
-            raise Corrupt("its manifest is read in pages")
+            raise Corrupt("its manifest is over 1 MiB")
         text, manifest = (folder / "RECORD.json").read_bytes(), (folder / "MANIFEST").read_bytes()
         record = loads(Record, text)
-        commit = read_commit(self._layout, record.job_id)
+        commit = read(record.job_id)
         check_record(text, record, place, commit)
         if commit is None or parse(manifest, where=folder).digest != record.digest:
             raise Corrupt("its MANIFEST is not the one that its RECORD.json names")
@@ -291,26 +306,37 @@ class FolderUpkeep:
             pins=pins(folder),
         )
 
-    def _unneeded(self, commits: Mapping[str, CommitRecord], before: float) -> list[str]:
-        """Return the jobs that the ledger does not know, all of whose versions are folded; none that retires a version."""
-        found = [
-            job_id
-            for job_id, commit in commits.items()
-            if commit.places
-            and commit.at < before
-            and not any(self._layout.version(*place).exists() for place in commit.places)
-            and not self._layout.job(job_id).is_dir()
-            and all(tombstones.find(self._layout, *place) is not None for place in commit.places)
-        ]
+    def _delete_commits(self, commits: Mapping[str, CommitRecord], before: float) -> None:
+        """Delete the commit records of jobs that the ledger does not know, all of whose versions are folded; none that retires a version."""
+        found = [job_id for job_id, commit in commits.items() if self._is_over(job_id, commit, before)]
         if not found:
-            return []
+            return
+        wanted, folded = {place for job_id in found for place in commits[job_id].places}, set[Place]()
+        for name in {name for name, _ in wanted}:
+            folded |= wanted & {(name, n) for n in tombstones.above(self._layout, name, 0, lambda _: None)}
         places = ((name, n) for name in self._layout.volumes() for n in self._layout.numbers(name))
         retiring = {
             mark.name
             for place in places
             for mark in committed_marks(self._layout, self._layout.version(*place))
         }
-        return [job_id for job_id in found if job_id not in retiring]
+        waiting = [job_id for job_id in found if job_id not in retiring]
+        for first in range(0, len(waiting), _COMMITS):
+            with self._turn():
+                for job_id in waiting[first : first + _COMMITS]:
+                    with suppress(Corrupt):
+                        now = read_commit(self._layout, job_id)  # a mirror may have made more of it visible
+                        if now and self._is_over(job_id, now, before) and folded >= set(now.places):
+                            self._layout.commit(job_id).unlink(missing_ok=True)
+
+    def _is_over(self, job_id: str, commit: CommitRecord, before: float) -> bool:
+        """Whether a job is old, none of its versions has a folder, and the ledger does not know it."""
+        return (
+            bool(commit.places)
+            and commit.at < before
+            and not any(self._layout.version(*place).exists() for place in commit.places)
+            and not self._layout.job(job_id).is_dir()
+        )
 
     def _replaced(self, live: Iterable[Version]) -> Iterator[tuple[str, float]]:
         """Yield the retired versions that a commit retired, with the time."""

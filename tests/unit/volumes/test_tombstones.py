@@ -6,16 +6,21 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import zlib
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from blake3 import blake3
 
 from muster.core.data import OutputTarget
-from muster.core.errors import NotFound
+from muster.core.errors import NotFound, StoreError
 from muster.ext.mirrors.folder import FolderHome
 from muster.ext.mirrors.scan import scan
-from muster.volumes import tombstones
+from muster.volumes import numbers, tombstones, upkeep
+from muster.volumes.commit_records import all_commits, write_commit
+from muster.volumes.durability import is_free
 from muster.volumes.folder import FolderStore
 from muster.volumes.tombstones import Tombstone
 
@@ -149,7 +154,7 @@ def test_a_file_that_is_damaged_is_named_and_gc_goes_on(work, store):
     path.write_bytes(path.read_bytes()[:-1])
     work.run("a-3", {"x": b"3"})
     again = FolderStore(store.layout.root)
-    tombstones._tombstones.cache_clear()
+    tombstones._load.cache_clear()
     with pytest.raises(NotFound):
         again.record(f"{VOLUME}@1")
     report = again.check()
@@ -184,7 +189,7 @@ def test_two_collectors_whose_locks_do_nothing_lose_none(work, store):
         for done in [threads.submit(add, first) for first in (1, 2)]:
             done.result()
     tombstones.add(store.layout, VOLUME, iter([stone(100)]))
-    assert list(tombstones.above(store.layout, VOLUME, 0)) == list(range(1, 101))
+    assert list(tombstones.above(store.layout, VOLUME, 0, lambda _: None)) == list(range(1, 101))
     assert len(files(store)) == 1
 
 
@@ -194,4 +199,221 @@ def test_a_full_file_is_left_as_it_is(work, store):
         stone = Tombstone(number=number, deleted=1.0, committed=1.0, record="{}", manifest=text)
         tombstones.add(store.layout, VOLUME, iter([stone]))
     assert len(files(store)) == 7
-    assert list(tombstones.above(store.layout, VOLUME, 5)) == [6, 7]
+    assert list(tombstones.above(store.layout, VOLUME, 5, lambda _: None)) == [6, 7]
+
+
+def three(work):
+    """1 lives, 2 is folded, 3 lives."""
+    first = work.run("a-1", {"x": b"1"})
+    work.run("a-2", {"x": b"2"})
+    work.store.retire(f"{VOLUME}@2", reason="wrong")
+    work.run("a-3", {"x": b"3"})
+    work.store.pin(first.address, reason="in the paper")
+    collect(work.store)
+    assert work.store.layout.numbers(VOLUME) == [1, 3]
+    return work.store
+
+
+def damage(path):
+    path.chmod(0o644)
+    data = bytearray(path.read_bytes())
+    data[20] ^= 1
+    path.write_bytes(data)
+    tombstones._load.cache_clear()
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_the_number_of_a_folded_version_is_not_given_again_by_a_hint_that_is_not_true(work, broken):
+    store = three(work)
+    if broken:
+        damage(files(store)[0])
+    (store.layout.root / "hints" / "flights:features" / "newest").write_text("1")
+    assert work.run("a-4", {"x": b"4"}).number == 4
+
+
+def test_the_number_of_a_version_that_is_folded_while_it_is_taken_is_not_given_again(
+    work, tmp_path, monkeypatch
+):
+    work.run("a-1", {"x": b"1"})
+    is_top = numbers._is_top
+
+    def late(*arguments):
+        found = is_top(*arguments)
+        monkeypatch.setattr(numbers, "_is_top", is_top)
+        assert three_more(work) == [1, 3]
+        return found
+
+    monkeypatch.setattr(numbers, "_is_top", late)
+    assert numbers.reserve(work.store.layout, VOLUME, claim="b-1:0", note=tmp_path / "note") == 4
+    assert work.store.layout.taken(VOLUME) == {4: "b-1:0"}
+
+
+def three_more(work):
+    work.store.pin(f"{VOLUME}@1", reason="in the paper")
+    for number in (2, 3):
+        work.run(f"a-{number}", {"x": b"%d" % number})
+    collect(work.store)
+    return work.store.layout.numbers(VOLUME)
+
+
+def test_a_mark_that_a_kill_left_on_a_folded_number_gives_it_to_nobody(work, tmp_path):
+    store, note = three(work), tmp_path / "note"
+    note.write_text("2")
+    (store.layout.volume(VOLUME) / ".2").symlink_to("b-1:0")
+    assert numbers.reserve(store.layout, VOLUME, claim="b-1:0", note=note) == 4
+    assert store.layout.taken(VOLUME) == {4: "b-1:0"}
+
+
+def test_a_commit_record_that_a_mirror_writes_while_versions_are_folded_stays(work, store):
+    for number in (1, 2):
+        work.run(f"a-{number}", {"x": b"%d" % number})
+    collect_without_fold(store)
+    before = dict(all_commits(store.layout))
+    for job_id in ("a-1", "a-2"):
+        store.layout.delete(store.layout.job(job_id))
+    other = before["a-1"].outputs | {"beside": [("other", 1)]}
+    store.layout.version("other", 1).mkdir(parents=True)
+    write_commit(store.layout, "a-1", replace(before["a-1"], outputs=other))
+    store.upkeep.fold(before, before=before["a-2"].at + 1)
+    assert store.layout.numbers(VOLUME) == [2]
+    assert store.layout.commit("a-1").exists()
+    store.layout.version("other", 1).rmdir()
+    store.upkeep.fold(dict(all_commits(store.layout)), before=before["a-2"].at + 1)
+    assert store.layout.commit("a-1").exists(), "the other may be on its way"
+    write_commit(store.layout, "a-1", before["a-1"])
+    store.upkeep.fold(dict(all_commits(store.layout)), before=before["a-2"].at + 1)
+    assert not store.layout.commit("a-1").exists()
+
+
+def collect_without_fold(store):
+    store.collect(volumes=[VOLUME], keep_last=1, now=True)
+
+
+def test_gc_goes_on_where_a_file_is_damaged_that_commit_records_still_need(work, store):
+    for number in (1, 2):
+        work.run(f"a-{number}", {"x": b"%d" % number})
+    store.collect(keep_last=1, now=True)  # the ledger has the jobs, so their commit records stay
+    (path,) = files(store)
+    damage(path)
+    work.run("a-3", {"x": b"3"})
+    report = FolderStore(store.layout.root).check()
+    assert report.clean
+    assert [each.where for each in report.problems] == [str(path)]
+    assert "leave it there" in report.problems[0].advice
+    collect(FolderStore(store.layout.root))
+    assert path in files(store)
+    assert store.layout.commit("a-1").exists()
+
+
+@pytest.mark.parametrize("name", ["MANIFEST", "RETIRED"])
+def test_a_version_that_is_folded_while_a_mirror_looks_is_as_it_was(work, store, monkeypatch, name):
+    for number in (1, 2):
+        work.run(f"a-{number}", {"x": b"%d" % number})
+    store.retire(f"{VOLUME}@1", reason="wrong")
+    collect_without_fold(store)
+    before, documents = scan(store.layout), FolderHome(store).documents((VOLUME, 1))
+    module = sys.modules["muster.ext.mirrors.scan"]
+    called, real = ("_digest", module._digest) if name == "MANIFEST" else ("retired", module.retired)
+
+    def late(*arguments):
+        monkeypatch.setattr(module, called, real)
+        collect(store)
+        assert store.layout.numbers(VOLUME) == [2]
+        return real(*arguments)
+
+    copy = shutil.copytree(store.layout.root, store.layout.root.with_name("copy"), symlinks=True)
+    monkeypatch.setattr(module, called, late)
+    assert scan(store.layout) == before
+    store = FolderStore(copy)
+    monkeypatch.setattr(module, called, late)
+    found = FolderHome(store).documents((VOLUME, 1))
+    assert store.layout.numbers(VOLUME) == [2]
+    assert (found.digest, found.record, found.holding) == (
+        documents.digest,
+        documents.record,
+        documents.holding,
+    )
+
+
+def test_leases_wait_for_one_file_of_a_fold(work, store, monkeypatch):
+    for number in range(1, 6):
+        work.run(f"a-{number}", {"x": b"%d" % number})
+    collect_without_fold(store)
+    monkeypatch.setattr(tombstones, "_MOST_BYTES", 1)
+    free, held, add = list[bool](), list[bool](), tombstones.add
+    lock = store.layout.root / "gc.lock"
+    monkeypatch.setattr(
+        tombstones, "add", lambda *arguments: (held.append(not is_free(lock)), add(*arguments))[1]
+    )
+    monkeypatch.setattr(upkeep.time, "sleep", lambda _: free.append(is_free(lock)))
+    store.upkeep.fold({}, before=0.0)
+    assert store.layout.numbers(VOLUME) == [5]
+    assert held == [True] * 5
+    assert free == [True] * 5
+
+
+def test_the_record_of_a_commit_of_many_versions_is_read_once(work, store, opened):
+    months = [f"2013-0{number}" for number in range(1, 6)]
+    spec = work.spec(**{f"out_{month[-1]}": OutputTarget(volume=VOLUME, partition=month) for month in months})
+    work.seal("a-1", spec, {output: {"x": output.encode()} for output in spec.outputs})
+    for (version,) in store.commit("a-1", attempt=1).values():
+        store.retire(version.address, reason="wrong")
+    work.end("a-1")
+    work.run("a-2", {"x": b"2"})
+    collect_without_fold(store)
+    found = opened(lambda: store.upkeep.fold({}, before=0.0))
+    assert store.layout.numbers(VOLUME) == [6]
+    assert sum("a-1.json" in str(each) for each in found) == 1
+
+
+def rewrite(path, change):
+    rows = json.loads(zlib.decompress(path.read_bytes()))
+    data = zlib.compress(json.dumps([change(row) for row in rows]).encode())
+    first, last, _ = path.name.split("-")
+    new = path.with_name(f"{first}-{last}-{blake3(data).hexdigest()}")
+    new.write_bytes(data)
+    path.unlink()
+    return new
+
+
+def test_a_field_of_a_later_release_is_passed_over_and_stays(work, store):
+    for number in (1, 2):
+        work.run(f"a-{number}", {"x": b"%d" % number})
+    collect(store)
+    path = rewrite(files(store)[0], lambda row: row | {"worth": 1})
+    assert FolderStore(store.layout.root).record(f"{VOLUME}@1").job_id == "a-1"
+    work.run("a-3", {"x": b"3"})
+    collect(store)
+    assert path in files(store)
+    assert len(files(store)) == 2
+    assert store.check().problems == ()
+
+
+def test_a_file_that_lacks_a_field_is_named_by_fsck(work, store):
+    for number in (1, 2):
+        work.run(f"a-{number}", {"x": b"%d" % number})
+    collect(store)
+    path = rewrite(files(store)[0], lambda row: {n: each for n, each in row.items() if n != "record"})
+    (problem,) = store.check().problems
+    assert problem.where == str(path)
+    assert "of another release of muster" in problem.what
+
+
+def test_a_part_is_never_returned_as_if_it_were_all(work, store, monkeypatch):
+    store = three(work)
+    (path,) = files(store)
+    tombstones._load.cache_clear()
+    monkeypatch.setattr(tombstones, "_files", lambda _: [(path, 2, 2), (path.with_name("2-2-gone"), 2, 2)])
+    with pytest.raises(StoreError, match="changes all the time"):
+        tombstones.find(store.layout, VOLUME, 2)
+
+
+def test_the_first_version_of_a_partition_reads_no_deleted_one_for_itself(work, store, opened):
+    for number in range(1, 31):
+        work.run(f"a-{number}", {"x": b"%d" % number})
+    collect(store)
+    spec = work.spec(out=OutputTarget(volume=VOLUME, partition="2013-01", after=0))
+    work.seal("b-1", spec, {"out": {"x": b"b"}})
+    again = FolderStore(store.layout.root)
+    found = opened(lambda: again.commit("b-1", attempt=1))
+    assert sum("RECORD.json" in str(each) for each in found) < 10

@@ -92,9 +92,21 @@ class FolderHome(KeepsCode):
 
     def documents(self, place: Place) -> VersionDocuments:
         """Return the documents of a version."""
+        try:
+            return self._documents(place)
+        except (Corrupt, NotFound):
+            # Its folder may have been folded, and then its commit record deleted, while it was read.
+            if (gone := self._folded(place)) is None:
+                raise
+            return VersionDocuments(
+                place, gone.manifest.encode(), gone.record.encode(), gone.committed, held(gone)
+            )
+
+    def _documents(self, place: Place) -> VersionDocuments:
+        """Return the documents in a version's folder."""
         folder = self._layout.version(*place)
         try:
-            text, said, gone = self._texts(place)
+            text, said = (folder / "MANIFEST").read_bytes(), (folder / "RECORD.json").read_bytes()
         except FileNotFoundError as error:
             if not has_content(folder):
                 raise NotFound(f"{place[0]}@{place[1]} is not in {self.where}") from error
@@ -103,25 +115,27 @@ class FolderHome(KeepsCode):
             if error.errno != errno.EIO:
                 raise
             raise Corrupt(f"the documents of {place[0]}@{place[1]} cannot be read from their disk") from error
-        if gone is not None:
-            return VersionDocuments(place, text, said, gone.committed, held(gone))
-        found = look(self._layout, str(folder))
-        documents = VersionDocuments(place, text, said, 0.0, found or Holding(""))
+        if (found := look(self._layout, str(folder))) is None:
+            raise NotFound(f"{place[0]}@{place[1]} is not in {self.where}")
+        documents = VersionDocuments(place, text, said, 0.0, found)
         record = documents.origin
         commit = self._commit_of(record.job_id, place)
         check_record(said, record, place, commit)
         return replace(documents, at=commit.at if commit is not None else 0.0)
 
-    def _texts(self, place: Place) -> tuple[bytes, bytes, Tombstone | None]:
-        """Return MANIFEST and RECORD.json of a version, and the tombstone that has them where that is so."""
+    def _folded(self, place: Place) -> Tombstone | None:
+        """Return the tombstone of a version that has no folder any more."""
+        return None if has_content(self._layout.version(*place)) else tombstones.find(self._layout, *place)
+
+    def _texts(self, place: Place) -> tuple[bytes, bytes]:
+        """Return MANIFEST and RECORD.json of a version."""
         folder = self._layout.version(*place)
         try:
-            return (folder / "MANIFEST").read_bytes(), (folder / "RECORD.json").read_bytes(), None
+            return (folder / "MANIFEST").read_bytes(), (folder / "RECORD.json").read_bytes()
         except FileNotFoundError:
-            gone = None if has_content(folder) else tombstones.find(self._layout, *place)
-            if gone is None:
+            if (gone := self._folded(place)) is None:
                 raise
-            return gone.manifest.encode(), gone.record.encode(), gone
+            return gone.manifest.encode(), gone.record.encode()
 
     def _commit_of(self, job_id: str, place: Place) -> CommitRecord | None:
         """Return a commit record, cached: one commit may have thousands of versions, which a mirror gets one after the other."""
@@ -332,7 +346,7 @@ class FolderHome(KeepsCode):
         """Compare the names and sizes of all files, and read again what was written."""
         folder = self._layout.version(*documents.place)
         with translated(f"read {documents.address} in {self.where} again"):
-            manifest, record, _ = self._texts(documents.place)
+            manifest, record = self._texts(documents.place)
             pairs = (("MANIFEST", manifest, documents.manifest), ("RECORD.json", record, documents.record))
             wrong = [f"{name} is not as it was sent" for name, there, sent in pairs if there != sent]
             if not documents.holding.deleted:

@@ -40,8 +40,8 @@ def scan(layout: Layout, volumes: Collection[str] = ()) -> dict[Place, Holding]:
                 continue
             if (holding := look(layout, f"{folder}/{number}")) is not None:
                 found[volume, number] = holding
-        for number, gone in tombstones.above(layout, volume, 0).items():
-            found.setdefault((volume, number), held(gone))
+        for number, gone in tombstones.above(layout, volume, 0, held).items():
+            found.setdefault((volume, number), gone)
     return found
 
 
@@ -51,7 +51,7 @@ def held(gone: Tombstone) -> Holding:
 
 
 def look(layout: Layout, folder: str) -> Holding | None:
-    """Return what is in a committed version's folder; None where it is empty."""
+    """Return what is in a committed version's folder; None where it is empty, or was folded meanwhile."""
     try:
         names = set(os.listdir(folder))  # noqa: PTH208 - half the time of iterdir
     except FileNotFoundError:
@@ -60,12 +60,14 @@ def look(layout: Layout, folder: str) -> Holding | None:
         return None
     deleted = "data" not in names and "TOMBSTONE" in names
     whole = "data" in names or deleted
-    return Holding(
+    found = Holding(
         digest=_digest(f"{folder}/MANIFEST") if whole else "",
         deleted=deleted,
         retired=retired(layout, Path(folder)) if names & {"RETIRED", REPLACED} else None,
         pins=pins(Path(folder)) if "pins" in names else (),
     )
+    # A fold deletes the folder in one step: while it is there, all that was read of it is so.
+    return found if (found.digest and not deleted) or os.path.lexists(folder) else None
 
 
 def _digest(path: str) -> str:
