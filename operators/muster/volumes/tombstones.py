@@ -26,7 +26,7 @@ from typing import TypeVar
 from blake3 import blake3
 
 from muster.core import wire
-from muster.core.errors import Corrupt, SpecError, StoreError
+from muster.core.errors import Corrupt, StoreError
 from muster.volumes.base import Record
 from muster.volumes.durability import read_whole, sync_upward, write_whole
 from muster.volumes.layout import Layout
@@ -179,8 +179,9 @@ def _load(path: Path) -> tuple[dict[int, Tombstone], bool]:
     try:
         rows, known = json.loads(zlib.decompress(data)), {each.name for each in fields(Tombstone)}
         own = [{name: value for name, value in row.items() if name in known} for row in rows]
-        return {row["number"]: wire.build(Tombstone, row) for row in own}, own == rows
-    except (SpecError, ValueError, KeyError, TypeError, AttributeError, RecursionError, zlib.error) as error:
+        found = [Tombstone(**{**row, "pins": tuple(row["pins"])}) for row in own]
+        return {each.number: each for each in found}, own == rows
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, zlib.error) as error:
         raise Corrupt(f"{path} is of another release of muster: {error}") from error
 
 
