@@ -55,7 +55,7 @@ def reserve(layout: Layout, volume: str, *, claim: str, note: Path) -> int:
         noted = int(read_whole(note))
         if _has(layout, volume, noted, claim):
             return noted
-    if top is None or top < tombstones.last(layout, volume) or not _is_top(home, top):
+    if top is None or top < tombstones.last(layout, volume) or not is_top(home, top):
         taken = layout.taken(volume)
         for number, taker in taken.items():
             if taker == claim and _has(layout, volume, number, claim):
@@ -123,7 +123,7 @@ def _take(layout: Layout, volume: str, number: int, claim: str, note: Path) -> b
     return True
 
 
-def _is_top(home: Path, number: int) -> bool:
+def is_top(home: Path, number: int) -> bool:
     """Whether a number was given out and the next one was not."""
     here, after = (
         os.path.lexists(home / str(each)) or os.path.lexists(home / f".{each}")

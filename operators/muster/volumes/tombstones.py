@@ -32,7 +32,7 @@ from muster.volumes.durability import read_whole, sync_upward, write_whole
 from muster.volumes.layout import Layout
 from muster.volumes.manifest import Head, parse_head
 
-_MOST_BYTES = 1 << 20  # of documents in one file
+MOST_BYTES = 1 << 20  # of documents in one file
 _SMALL_BYTES = 64 << 10  # a smaller file is written again with what comes
 _TRIES = 5
 _AT_ONCE = 100  # names that one getdents(2) returns: of more, a listing may miss one that came meanwhile
@@ -80,19 +80,19 @@ def above(layout: Layout, volume: str, number: int, keep: Callable[[Tombstone], 
 
 def last(layout: Layout, volume: str) -> int:
     """Return the highest number that the names of files say, which need not be whole; 0 where there is none."""
-    return max((last for _, _, last in _files(layout.tombstones(volume))), default=0)
+    return max((last for _, _, last in files_of(layout.tombstones(volume))), default=0)
 
 
 def lost_in(layout: Layout, volume: str, number: int) -> Path | None:
     """Return a file that cannot be read and whose name says that a version may be in it; None where there is none."""
-    files = _files(layout.tombstones(volume))
+    files = files_of(layout.tombstones(volume))
     return next((path for path, first, last in files if first <= number <= last and _flaw(path)), None)
 
 
 def damaged(layout: Layout) -> Iterator[tuple[Path, str]]:
     """Yield every file that cannot be read, and why: what it holds is not found."""
     for folder in layout.tombstones("_").parent.glob("*"):
-        yield from ((path, why) for path, _, _ in _files(folder) if (why := _flaw(path)))
+        yield from ((path, why) for path, _, _ in files_of(folder) if (why := _flaw(path)))
 
 
 def add(layout: Layout, volume: str, gone: Iterator[Tombstone]) -> list[int]:
@@ -104,9 +104,9 @@ def add(layout: Layout, volume: str, gone: Iterator[Tombstone]) -> list[int]:
         folder.mkdir(parents=True, exist_ok=True)
         sync_upward(folder, top=layout.root)
     found, small = dict[int, Tombstone](), list[Path]()
-    for path, _, _ in _files(folder):
+    for path, _, _ in files_of(folder):
         with suppress(Corrupt, FileNotFoundError):
-            if path.stat().st_size < _SMALL_BYTES and (loaded := _load(path))[1]:
+            if path.stat().st_size < _SMALL_BYTES and (loaded := load(path))[1]:
                 found |= loaded[0]
                 small.append(path)
     found |= {each.number: each for each in come}
@@ -123,7 +123,7 @@ def add(layout: Layout, volume: str, gone: Iterator[Tombstone]) -> list[int]:
 def _few(waiting: Iterator[Tombstone]) -> list[Tombstone]:
     """Return the next tombstones, as many as one file holds."""
     few, size_bytes = list[Tombstone](), 0
-    while size_bytes < _MOST_BYTES and (each := next(waiting, None)) is not None:
+    while size_bytes < MOST_BYTES and (each := next(waiting, None)) is not None:
         few.append(each)
         size_bytes += len(each.record) + len(each.manifest)
     return few
@@ -137,7 +137,7 @@ def _write(folder: Path, part: list[Tombstone]) -> Path:
     return path
 
 
-def _files(folder: Path) -> list[tuple[Path, int, int]]:
+def files_of(folder: Path) -> list[tuple[Path, int, int]]:
     """Return the files of a volume, each with the lowest and the highest number in it."""
     try:
         names = os.listdir(folder)  # noqa: PTH208 - half the time
@@ -159,10 +159,10 @@ def _read(
     for _ in range(_TRIES):
         found = dict[int, tuple[float, T]]()
         with suppress(FileNotFoundError):  # it was just written again with what came: listed anew
-            for path, first, last in _files(layout.tombstones(volume)):
+            for path, first, last in files_of(layout.tombstones(volume)):
                 loaded = dict[int, Tombstone]()
                 with suppress(Corrupt):  # fsck says so
-                    loaded = _load(path)[0] if wanted(first, last) else loaded
+                    loaded = load(path)[0] if wanted(first, last) else loaded
                 for number, each in loaded.items():
                     if number not in found or found[number][0] <= each.deleted:
                         found[number] = each.deleted, keep(each)
@@ -171,7 +171,7 @@ def _read(
 
 
 @lru_cache(8)  # what a file holds never changes
-def _load(path: Path) -> tuple[dict[int, Tombstone], bool]:
+def load(path: Path) -> tuple[dict[int, Tombstone], bool]:
     """Return what a file holds, and whether that is all."""
     data = read_whole(path)
     if blake3(data).hexdigest() != path.name.rpartition("-")[2]:
@@ -189,7 +189,7 @@ def _flaw(path: Path) -> str:
     """Return why a file cannot be read; empty where it can, or was just written again with what came."""
     try:
         with suppress(FileNotFoundError):
-            _load.__wrapped__(path)
+            load.__wrapped__(path)
     except Corrupt as error:
         return str(error)
     return ""

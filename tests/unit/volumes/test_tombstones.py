@@ -154,7 +154,7 @@ def test_a_file_that_is_damaged_is_named_and_gc_goes_on(work, store):
     path.write_bytes(path.read_bytes()[:-1])
     work.run("a-3", {"x": b"3"})
     again = FolderStore(store.layout.root)
-    tombstones._load.cache_clear()
+    tombstones.load.cache_clear()
     with pytest.raises(NotFound):
         again.record(f"{VOLUME}@1")
     report = again.check()
@@ -219,7 +219,7 @@ def damage(path):
     data = bytearray(path.read_bytes())
     data[20] ^= 1
     path.write_bytes(data)
-    tombstones._load.cache_clear()
+    tombstones.load.cache_clear()
 
 
 @pytest.mark.parametrize("broken", [False, True])
@@ -235,15 +235,15 @@ def test_the_number_of_a_version_that_is_folded_while_it_is_taken_is_not_given_a
     work, tmp_path, monkeypatch
 ):
     work.run("a-1", {"x": b"1"})
-    is_top = numbers._is_top
+    is_top = numbers.is_top
 
     def late(*arguments):
         found = is_top(*arguments)
-        monkeypatch.setattr(numbers, "_is_top", is_top)
+        monkeypatch.setattr(numbers, "is_top", is_top)
         assert three_more(work) == [1, 3]
         return found
 
-    monkeypatch.setattr(numbers, "_is_top", late)
+    monkeypatch.setattr(numbers, "is_top", late)
     assert numbers.reserve(work.store.layout, VOLUME, claim="b-1:0", note=tmp_path / "note") == 4
     assert work.store.layout.taken(VOLUME) == {4: "b-1:0"}
 
@@ -313,7 +313,7 @@ def test_a_version_that_is_folded_while_a_mirror_looks_is_as_it_was(work, store,
     collect_without_fold(store)
     before, documents = scan(store.layout), FolderHome(store).documents((VOLUME, 1))
     module = sys.modules["muster.ext.mirrors.scan"]
-    called, real = ("_digest", module._digest) if name == "MANIFEST" else ("retired", module.retired)
+    called, real = ("digest_of", module.digest_of) if name == "MANIFEST" else ("retired", module.retired)
 
     def late(*arguments):
         monkeypatch.setattr(module, called, real)
@@ -339,7 +339,7 @@ def test_leases_wait_for_one_file_of_a_fold(work, store, monkeypatch):
     for number in range(1, 6):
         work.run(f"a-{number}", {"x": b"%d" % number})
     collect_without_fold(store)
-    monkeypatch.setattr(tombstones, "_MOST_BYTES", 1)
+    monkeypatch.setattr(tombstones, "MOST_BYTES", 1)
     free, held, add = list[bool](), list[bool](), tombstones.add
     lock = store.layout.root / "gc.lock"
     monkeypatch.setattr(
@@ -402,8 +402,8 @@ def test_a_file_that_lacks_a_field_is_named_by_fsck(work, store):
 def test_a_part_is_never_returned_as_if_it_were_all(work, store, monkeypatch):
     store = three(work)
     (path,) = files(store)
-    tombstones._load.cache_clear()
-    monkeypatch.setattr(tombstones, "_files", lambda _: [(path, 2, 2), (path.with_name("2-2-gone"), 2, 2)])
+    tombstones.load.cache_clear()
+    monkeypatch.setattr(tombstones, "files_of", lambda _: [(path, 2, 2), (path.with_name("2-2-gone"), 2, 2)])
     with pytest.raises(StoreError, match="changes all the time"):
         tombstones.find(store.layout, VOLUME, 2)
 

@@ -61,7 +61,7 @@ def look(layout: Layout, folder: str) -> Holding | None:
     deleted = "data" not in names and "TOMBSTONE" in names
     whole = "data" in names or deleted
     found = Holding(
-        digest=_digest(f"{folder}/MANIFEST") if whole else "",
+        digest=digest_of(f"{folder}/MANIFEST") if whole else "",
         deleted=deleted,
         retired=retired(layout, Path(folder)) if names & {"RETIRED", REPLACED} else None,
         pins=pins(Path(folder)) if "pins" in names else (),
@@ -70,7 +70,7 @@ def look(layout: Layout, folder: str) -> Holding | None:
     return found if (found.digest and not deleted) or os.path.lexists(folder) else None
 
 
-def _digest(path: str) -> str:
+def digest_of(path: str) -> str:
     """Return the digest that a manifest begins with; empty where it is damaged."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
