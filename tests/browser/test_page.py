@@ -558,7 +558,8 @@ def test_a_person_is_asked_twice_before_a_release_is_taken_back(page: Page, serv
     page.get_by_role("button", name="no").click()
     assert not [each for each in server.asked if each.endswith("rollback")]
     page.get_by_role("button", name="Roll back").click()
-    page.get_by_role("button", name="take it back").click()
+    with page.expect_response("**/rollback?revision=r3"):
+        page.get_by_role("button", name="take it back").click()
     expect(page.get_by_text("asked for …")).to_be_visible()
     assert "/muster/api/deployments/flights/rollback?revision=r3" in server.queries
     expect(page.get_by_text("curl -si x")).to_be_visible()
@@ -832,7 +833,8 @@ def test_a_version_is_pinned_and_hidden_after_a_second_question(page: Page, serv
     expect(page.get_by_text("Retired, so no selector finds it: torn rows")).to_be_visible()
     expect(page.get_by_role("button", name="reinstate")).to_be_visible()
     page.get_by_role("button", name="unpin: in the paper").click()
-    page.get_by_role("button", name="take the pin away").click()
+    with page.expect_response("**/version/unpin?*"):
+        page.get_by_role("button", name="take the pin away").click()
     expect(page.get_by_role("button", name="unpin: in the paper")).to_be_visible()
     address = "address=volume%3A%2F%2Fflights%2Fmodel%407"
     assert f"/muster/api/version/retire?{address}&reason=torn+rows" in server.queries
@@ -1052,7 +1054,8 @@ def test_a_search_is_watched_sorted_and_ended(page: Page, server: Server, tmp_pa
     seen.answer(held={11: cards})
     for _ in range(2):
         page.get_by_role("button", name=re.compile("^momentum")).click()
-    page.get_by_role("button", name="paused 8").click()
+    with page.expect_response(re.compile("phase=paused")):
+        page.get_by_role("button", name="paused 8").click()
     expect(page.get_by_role("button", name="paused 8")).to_have_attribute("aria-pressed", "true")
     asked = [each.partition("?")[2] for each in server.queries if each.startswith(f"{seen.where}/trials")]
     assert "sort=param.momentum&down=true&offset=0&limit=50" in asked
@@ -1066,7 +1069,8 @@ def test_a_search_is_watched_sorted_and_ended(page: Page, server: Server, tmp_pa
     page.get_by_role("button", name="Cancel search").click()
     expect(page.get_by_text("End this search and its trials?")).to_be_visible()
     server.answers[f"{seen.where}/cancel"] = (200, {})
-    page.get_by_role("button", name="end it").click()
+    with page.expect_response(f"**{seen.where}/cancel"):
+        page.get_by_role("button", name="end it").click()
     expect(page.get_by_text("ending: its trials get time to save …")).to_be_visible()
     assert f"{seen.where}/cancel" in server.asked
     over = [searched.event(EventKind.CLOSED, reason=f"me {SCRIPT} cancelled it")]
@@ -1090,7 +1094,8 @@ def test_a_search_of_ten_thousand_trials_is_turned_page_by_page(
     page.goto(f"{HOST}/muster/#/searches/s-1")
     expect(page.get_by_text("27 trials of 10,000 are drawn")).to_have_count(2)
     expect(page.get_by_text("1 to 27 of 10,000 trials")).to_be_visible()
-    page.get_by_role("button", name="further").click()
+    with page.expect_response(re.compile("offset=50&limit=50")):
+        page.get_by_role("button", name="further").click()
     expect(page.get_by_role("button", name="back")).to_be_visible()
     assert any("offset=50&limit=50" in each for each in server.queries)
     expect(page.get_by_role("link", name="flights/model@7")).to_be_visible()
