@@ -42,7 +42,7 @@ DAY_SECONDS = 86_400
 
 @dataclass(frozen=True)
 class Held:
-    """What there is after so many runs."""
+    """What the home holds after a number of runs."""
 
     runs: int
     store_mib: float

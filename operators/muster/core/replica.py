@@ -128,10 +128,13 @@ class Report:
 
 
 def read_report(path: str) -> Report | None:
-    """Return the report that a worker has written; None where it could not."""
+    """Return the report that a worker has written; None where it wrote none, or not all of it.
+
+    :raises OSError: the file is there and cannot be read.
+    """
     try:
         return loads(Report, Path(path).read_bytes())
-    except (OSError, SpecError):
+    except (FileNotFoundError, SpecError):
         return None
 
 

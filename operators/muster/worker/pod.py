@@ -325,7 +325,10 @@ class Pod:
 
     def _report(self, status: int) -> Report:
         """Return the worker's report, or one made without it."""
-        report = read_report(self._replica.report)
+        try:
+            report = read_report(self._replica.report)
+        except OSError:  # the pod's disk fails: its exit status must be reported all the same
+            report = None
         if report is None or (report.exit_code is ExitCode.SEALED and status != 0):
             report = (
                 self._fail(Cause.CANCELLED, f"{self._name} was told to stop")

@@ -1,6 +1,6 @@
 """One worker process as the front sees it: it loads the version, answers one frame after the other, and ends with a reason.
 
-What it prints goes to the server's log under its revision's name, so many bytes a second at most. A worker that prints more is
+What it prints goes to the server's log under its revision's name, at a limited rate of bytes. A worker that prints more is
 slowed down, since its pipe is read slower, and what is left out is counted. So it can neither fill the disk nor keep the front
 from answering.
 """

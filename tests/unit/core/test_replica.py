@@ -7,8 +7,16 @@ from pathlib import Path
 import pytest
 
 from muster.core.job import JobSpec, Role
-from muster.core.replica import HANG_WORD, Replica, starts_again
+from muster.core.replica import HANG_WORD, Replica, read_report, starts_again
 from muster.core.verdict import Cause, Verdict
+
+
+def test_a_report_that_is_not_there_is_none_and_one_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
+    assert read_report(str(tmp_path / "none")) is None
+    (tmp_path / "torn").write_text('{"exit_')
+    assert read_report(str(tmp_path / "torn")) is None
+    with pytest.raises(IsADirectoryError):
+        read_report(str(tmp_path))
 
 
 @pytest.mark.parametrize(

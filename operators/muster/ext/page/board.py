@@ -33,7 +33,7 @@ DOCUMENTS = 1_000
 
 AT_ONCE = 500
 _PAUSES, SLOW_SECONDS, _LONGEST_PAUSE_SECONDS = 50, 0.004, 5.0
-"""A ledger whose list of names takes longer than this is listed again after so many times as long, and soon enough for a new job."""
+"""A list of the ledger that took longer than the second is used _PAUSES times as long, at most the third, before the next one."""
 
 VALIDATION = "muster_validate:validate"  # what a ValidateOperator's job runs
 DRIFT = "muster_drift:compare"  # a DriftOperator's
@@ -178,7 +178,7 @@ class Board:
         self._ended = Counter[tuple[str, str]]()  # by Dag and state
         self._runs: dict[RunKey, list[str]] = {}  # the one that began first is the first
         self._run_counts = Counter[str]()  # by Dag
-        self._run_states: dict[tuple[RunKey, int], str] = {}  # with so many jobs, all of which have ended
+        self._run_states: dict[tuple[RunKey, int], str] = {}  # of a run with this number of jobs, all ended
         self._newest: dict[TaskOfRun, JobLine] = {}  # that have ended
         self._bad: dict[TaskOfRun, JobLine] = {}  # those of them that are
         self._succeeded: dict[tuple[str, str], float] = {}  # when, by Dag and stage

@@ -53,7 +53,7 @@ T = TypeVar("T")
 
 
 class Turns:
-    """So many requests at a time, each with one of `threads`; the pods of one job have at most a quarter of them."""
+    """A limit of requests at a time, each with one of `threads`; the pods of one job have at most a quarter of them."""
 
     def __init__(self, most: int) -> None:
         self._most = most

@@ -32,7 +32,7 @@ from muster.volumes.service.client import ServiceStore
 # what they still write is fenced.
 _GIVEN_UP_SECONDS = 30.0
 
-# So many free starts in so long a time, and never all replicas: the cluster would go on like that for ever.
+# Free starts are limited in number and time, and never cover all replicas: else the cluster would restart for ever.
 SPINS, SPIN_SECONDS = 10, 60.0
 
 
