@@ -295,7 +295,7 @@ def test_waiting_is_no_running_and_costs_no_queue_timeout(
     assert lines.count("[rank 0] up") == 2
     assert status.started is not None
     assert status.ended is not None
-    assert status.ended - status.started < 60, "it would sleep for ten minutes"
+    assert status.ended - status.started < 6
 
 
 def test_a_preempted_job_waits_no_longer_than_its_queue_timeout(
