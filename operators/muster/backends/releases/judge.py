@@ -106,7 +106,7 @@ class Questions:
         if revision != self._revision:
             answers = tuple(answer for answer in answers if not answer.error) or answers
         else:
-            self.silent = any(answer.silent for answer in answers)
+            self.silent = not answers or any(answer.silent for answer in answers)
         if not answers or any(answer.error for answer in answers):
             tries = _TRIES if revision == self._revision else _CHAMPION_TRIES
             raise Unanswered(broken_by_answers(request, answers), tries=tries)
@@ -259,7 +259,7 @@ def _too_slow(rules: Rules, ours: Counts, theirs: Counts) -> str:
 def broken_by_answers(request: SmokeRequest, answers: Sequence[Answer]) -> str:
     """Say which replica answers a smoke request otherwise than expected; empty where none does."""
     if not answers:
-        return f"smoke request {request.name!r:.80}: no replica is there to be asked"
+        return f"smoke request {request.name!r:.80}: none of its replicas answers"
     for answer in answers:
         if why := answer.error or _unexpected(request, answer):
             where = f" of {answer.replica}" if len(answers) > 1 else ""

@@ -609,10 +609,15 @@ def silent(*_asked: Any) -> tuple[Answer, ...]:
     return (Answer(replica="a", outputs=None, error="it does not answer: EOF", silent=True),)
 
 
-def test_why_a_replica_fell_silent_is_told_with_what_it_did(world: World) -> None:
+@pytest.mark.parametrize(
+    ("answers", "found"),
+    [(silent, "it does not answer: EOF"), (lambda *_: (), "none of its replicas answers")],
+    ids=["it is asked, and is silent", "its platform lists it no more"],
+)
+def test_why_a_replica_fell_silent_is_told_with_what_it_did(world: World, answers: Any, found: str) -> None:
     driver = start(world, 2)
     world.come_up("r2")
-    world.ask = silent  # type: ignore[method-assign]
+    world.ask = answers  # type: ignore[method-assign]
     for _ in range(8):  # its platform has not noticed yet
         world.pass_time(0.25)
         assert driver.step() is None
@@ -620,7 +625,7 @@ def test_why_a_replica_fell_silent_is_told_with_what_it_did(world: World) -> Non
     assert world.called("r2").state is RevisionState.READY
     world.change("r2", ready=0, restarts=1, reason="r2-a: it needed more memory than it is given")
     assert drive(world, driver, looks=3).reason == (
-        "smoke request 'two': it does not answer: EOF; r2-a: it needed more memory than it is given"
+        f"smoke request 'two': {found}; r2-a: it needed more memory than it is given"
     )
 
 

@@ -149,7 +149,7 @@ def test_each_replica_has_to_answer() -> None:
         Answer(replica="b", outputs=None, error="HTTP 500"),
     )
     assert broken_by_answers(asked, [good, down]) == "smoke request 'two' of b: HTTP 500"
-    assert broken_by_answers(asked, []) == "smoke request 'two': no replica is there to be asked"
+    assert broken_by_answers(asked, []) == "smoke request 'two': none of its replicas answers"
 
 
 @pytest.mark.parametrize(
