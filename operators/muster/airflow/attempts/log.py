@@ -66,11 +66,13 @@ class TaskLog:
                 self._leave_out(self._waiting.popleft())
         self._pass_on()
 
-    def close(self) -> None:
-        """Write what waits: the last lines of a job that has ended."""
+    def close(self) -> int:
+        """Write what waits: the last lines of a job that has ended. Returns how many."""
+        waited = len(self._waiting)
         while self._waiting:
             self._put(self._waiting.popleft())
         self._report_left_out()
+        return waited
 
     def without_verdict(self, lines: Sequence[str]) -> Sequence[str]:
         """The lines but for the verdict, which the task that waits for the job raises."""

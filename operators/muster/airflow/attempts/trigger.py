@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 # that for the end of the try, and it costs a retry (Airflow 3.3.2: "finished with state success, but
 # the task instance's state attribute is queued"). So no trigger fires before this.
 _SOONEST_SECONDS = 2.0
+# A trigger's lines go through a socket that Airflow reads 4 KiB at a time, and what it has not read when the
+# trigger fires is in no task's log (Airflow 3.3.2: TriggerRunnerSupervisor forgets its logger then).
+_SECONDS_TO_READ_A_LINE = 0.01
 
 
 class StoredTrigger(BaseTrigger):
@@ -62,15 +65,17 @@ class WaitingTrigger(StoredTrigger):
 
     :ivar what: what it waits for, for the log. :ivar told: what it fires with.
     :ivar deadline: when that has to have ended, in seconds since the epoch; None: never.
+    :ivar soonest: when it may fire, by the monotonic clock.
     """
 
     what: str
     told: Mapping[str, Any]
     deadline: float | None
+    soonest: float = 0.0
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Wait, and yield the one event."""
-        soonest = time.monotonic() + _SOONEST_SECONDS
+        self.soonest = time.monotonic() + _SOONEST_SECONDS
         try:
             async with asyncio.timeout(_left(self.deadline)) as limit:
                 await self.follow(limit)
@@ -80,7 +85,7 @@ class WaitingTrigger(StoredTrigger):
             Exception
         ) as error:  # a trigger that raises fails its task, and then nothing waits for its work
             self.log.warning("the triggerer cannot wait for %s: %r", self.what, error)
-        await _until(soonest)
+        await _until(self.soonest)
         yield TriggerEvent(dict(self.told))  # type: ignore[no-untyped-call]
 
     async def on_kill(self) -> None:
@@ -151,7 +156,7 @@ class JobTrigger(WaitingTrigger):
                         left = _left(self.ends(news.status))
                         limit.reschedule(None if left is None else asyncio.get_running_loop().time() + left)
         finally:
-            log.close()
+            self.soonest = max(self.soonest, time.monotonic() + log.close() * _SECONDS_TO_READ_A_LINE)
 
     def ends(self, status: JobStatus) -> float | None:
         """When the job has to have ended, by what is known of it now; one that is queued has not started."""
