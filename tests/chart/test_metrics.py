@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
+import sys
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +17,9 @@ import yaml
 from tests.chart import helm, schemas
 from tests.chart.examples import LEAST, WHOLE
 from tests.chart.helm import CHART, Document, named, refused, render
+from tests.waiting import eventually
+
+from muster.volumes.service.tokens import TokenKind, verify
 
 pytestmark = pytest.mark.chart
 
@@ -72,9 +78,34 @@ def test_the_monitor_finds_the_service_and_that_the_pod() -> None:
     assert monitor["endpoints"] == [{"port": port["name"], "path": "/metrics", "interval": "30s"}]
     pod = named(found, "Deployment", "muster-metrics")["spec"]["template"]
     assert service["spec"]["selector"].items() <= pod["metadata"]["labels"].items()
-    (container,) = pod["spec"]["containers"]
+    container = pod["spec"]["containers"][0]
     assert port["targetPort"] == container["ports"][0]["containerPort"]
     assert f"--port={port['targetPort']}" in container["command"]
+
+
+def test_its_token_reads_for_six_hours_and_another_container_renews_it(tmp_path: Path) -> None:
+    """Both commands as they stand, but for the folders and the hour. What Prometheus asks sees no key."""
+    pod = named(render(EVERYTHING), "Deployment", "muster-metrics")["spec"]["template"]["spec"]
+    (first,), (metrics, renew) = pod["initContainers"], pod["containers"]
+    assert {mount["name"] for mount in metrics["volumeMounts"]} == {"config", "tmp"}
+    (tmp_path / "keys").write_text("k" * 32)
+    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    words = [
+        each["command"][2].replace("/keys/", "/tmp/").replace("/tmp/", f"{tmp_path}/")
+        for each in (first, renew)
+    ]
+    subprocess.run(["sh", "-c", words[0]], env=environment, check=True)
+    file, before = tmp_path / "token", time.time()
+    token = verify((b"k" * 32,), file.read_text().strip())
+    assert (token.kind, token.expires <= before + 6 * 3600) == (TokenKind.READER, True)
+    assert "sleep 3600 &" in words[1]
+    inode = file.stat().st_ino
+    again = subprocess.Popen(["sh", "-c", words[1].replace("sleep 3600", "sleep 1")], env=environment)
+    eventually(lambda: file.stat().st_ino != inode)
+    assert verify((b"k" * 32,), file.read_text().strip()).kind is TokenKind.READER
+    assert file.stat().st_mode & 0o077 == 0
+    again.terminate()
+    again.wait(60)
 
 
 def test_its_account_may_only_look_and_make_events() -> None:

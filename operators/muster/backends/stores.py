@@ -22,7 +22,7 @@ def folder_store(settings: Settings) -> FolderStore:
 
 
 def service_store(
-    url: str, settings: Settings, *, token: str, cache: Path, patience_seconds: float
+    url: str, settings: Settings, *, token: str | Callable[[], str], cache: Path, patience_seconds: float
 ) -> ServiceStore:
     """Open the store behind a service; the parameters are the client's."""
     from muster.volumes.service.client import ServiceStore

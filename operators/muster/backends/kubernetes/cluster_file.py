@@ -14,7 +14,8 @@ A file also says ``kubeconfig`` and ``context``. Paths in it are relative to its
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
 
@@ -37,13 +38,15 @@ _LONGEST_TOKEN = 8192
 class ClusterSettings:
     """A namespace of a cluster, and by what right its store is used.
 
-    :param token: an operator's, for the store service.
+    :param token: for the store service, as it was read.
     :param store_url: where this process reaches the store service.
+    :param renewed: returns the token that its file holds now; None where it is a password.
     """
 
     site: ClusterSite
     token: str = field(repr=False)
     store_url: str
+    renewed: Callable[[], str] | None = field(default=None, repr=False, compare=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,11 +96,37 @@ def read_settings(
     _check_names(given, where, also)
     outside = _text(given, _OUTSIDE, where)
     site = _site({name: value for name, value in given.items() if name in _KNOWN}, where)
+    file = _text(given, _TOKEN_FILE, where)
+    if (file is None) == (not password):
+        found = "two tokens, a password and a token_file" if password else "no token for the store service"
+        raise SpecError(f"{where} has {found}: name one file that holds it, as {_TOKEN_FILE}")
+    renewed = None if file is None else _TokenFile(_path(file, folder, where), where)
     return ClusterSettings(
         site=site,
-        token=_token(_text(given, _TOKEN_FILE, where), password, where, folder),
+        token=renewed() if renewed else _word(str(password), where, "its password"),
         store_url=_reached(site, outside, where),
+        renewed=renewed,
     )
+
+
+class _TokenFile:
+    """A file whose token may be renewed while it is in use: it is read again when it has changed."""
+
+    def __init__(self, path: Path, where: str) -> None:
+        self._path, self._where = path, where
+        self._seen = tuple[int, ...]()
+        self._token = self._read()
+
+    def __call__(self) -> str:
+        """Return the token there is now; the last one where the file cannot be read, as while it is written."""
+        with suppress(OSError, SpecError):
+            found = self._path.stat()
+            if (now := (found.st_ino, found.st_mtime_ns, found.st_size)) != self._seen:
+                self._token, self._seen = self._read(), now
+        return self._token
+
+    def _read(self) -> str:
+        return _word(_read_token(self._path, self._where), self._where, f"{_TOKEN_FILE} {self._path}")
 
 
 def _check_names(given: Mapping[str, object], where: str, also: tuple[str, ...]) -> None:
@@ -127,13 +156,8 @@ def _reached(site: ClusterSite, outside: str | None, where: str) -> str:
         raise SpecError(f"{where}: {str(error).replace('store_url', _OUTSIDE, 1)}") from error
 
 
-def _token(file: str | None, password: str | None, where: str, folder: Path | None) -> str:
-    if (file is None) == (not password):
-        found = "two tokens, a password and a token_file" if password else "no token for the store service"
-        raise SpecError(f"{where} has {found}: name one file that holds it, as {_TOKEN_FILE}")
-    text = password or _read_token(_path(str(file), folder, where), where)
+def _word(text: str, where: str, place: str) -> str:
     if not text.isascii() or not text.isprintable() or " " in text or len(text) > _LONGEST_TOKEN:
-        place = "its password" if password else f"{_TOKEN_FILE} {file}"
         raise SpecError(
             f"{where}: {place} holds no token: expected one word of ASCII, as the service made it"
         )

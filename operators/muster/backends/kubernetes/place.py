@@ -71,7 +71,7 @@ class ClusterPlace:
     @cached_property
     def store(self) -> ServiceStore:
         """The store behind its service; what is read of it is kept in the cache, each store's apart."""
-        url, token = self.written.store_url, self.written.token
+        url, token = self.written.store_url, self.written.renewed or self.written.token
         name = hashlib.sha256(f"{url} {self.written.site.namespace}".encode()).hexdigest()[:16]
         cache = self.settings.cache / "stores" / name
         return service_store(

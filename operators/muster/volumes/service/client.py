@@ -129,12 +129,17 @@ class ServiceStore(_Client):
     Versions and code are fetched into `cache` once, and stay there.
 
     :param url: ``http://muster-store:8470``.
-    :param token: an operator's token.
+    :param token: an operator's token, or what returns it for each request.
     :param patience_seconds: how long the service may be away before a call fails.
     """
 
     def __init__(
-        self, url: str, *, token: str, cache: Path, patience_seconds: float = PATIENCE_SECONDS
+        self,
+        url: str,
+        *,
+        token: str | Callable[[], str],
+        cache: Path,
+        patience_seconds: float = PATIENCE_SECONDS,
     ) -> None:
         self._connection = Connection(url, token=token, patience_seconds=patience_seconds)
         self._downloads = Downloads(cache.absolute(), self._connection)

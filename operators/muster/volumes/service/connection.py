@@ -39,10 +39,13 @@ class Connection:
     connection and on 502, 503 and 504, which are a proxy's words for the same; and on 408, which says that
     too little of it came in time.
 
+    :param token: the token, or what returns it for each request: it may be renewed meanwhile.
     :param patience_seconds: how long the service may be away before a call fails.
     """
 
-    def __init__(self, url: str, *, token: str, patience_seconds: float = PATIENCE_SECONDS) -> None:
+    def __init__(
+        self, url: str, *, token: str | Callable[[], str], patience_seconds: float = PATIENCE_SECONDS
+    ) -> None:
         if not url.startswith(("http://", "https://")):
             raise SpecError(
                 f"store service {url!r:.120}: expected its address, such as http://muster-store:8470"
@@ -53,10 +56,10 @@ class Connection:
         self._http = self._client(token, trusted, small=True)
         self._uploads = self._client(token, trusted, small=False)
 
-    def _client(self, token: str, trusted: ssl.SSLContext | bool, *, small: bool) -> httpx.Client:
+    def _client(self, token: str | Callable[[], str], trusted: ssl.SSLContext | bool, *, small: bool) -> httpx.Client:
         return httpx.Client(
             base_url=self.url,
-            headers={"authorization": f"Bearer {token}"},
+            auth=partial(_authorized, token),
             timeout=httpx.Timeout(_READ_SECONDS, connect=CONNECT_SECONDS),
             transport=httpx.HTTPTransport(
                 verify=trusted,
@@ -178,6 +181,11 @@ class Connection:
             yield response
         finally:
             response.close()
+
+
+def _authorized(token: str | Callable[[], str], request: httpx.Request) -> httpx.Request:
+    request.headers["authorization"] = f"Bearer {token if isinstance(token, str) else token()}"
+    return request
 
 
 def _trusted(url: str) -> ssl.SSLContext | bool:

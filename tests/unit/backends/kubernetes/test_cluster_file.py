@@ -126,6 +126,24 @@ def test_a_file_that_holds_no_token(tmp_path: Path, text: str | bytes, message: 
     assert "two words" not in str(error.value)
 
 
+def test_a_token_that_is_renewed_in_its_file_counts_at_once(tmp_path: Path) -> None:
+    """While it is written, or if it is gone, the last whole one counts."""
+    file, fresh = tmp_path / "token", tmp_path / "token.new"
+    file.write_text(TOKEN)
+    renewed = read_settings({**GIVEN, "token_file": str(file)}, where="connection c").renewed
+    assert renewed is not None
+    assert renewed() == TOKEN
+    fresh.write_text("new.er\n")
+    fresh.replace(file)
+    assert renewed() == "new.er"
+    file.write_text("")
+    assert renewed() == "new.er"
+    file.unlink()
+    assert renewed() == "new.er"
+    file.write_text("new.est")
+    assert renewed() == "new.est"
+
+
 def test_two_tokens() -> None:
     with pytest.raises(SpecError, match="two tokens"):
         read_settings({**GIVEN, "token_file": "/a/b"}, where="connection c", password=TOKEN)

@@ -8,8 +8,10 @@ import httpx
 import pytest
 from tests.unit.volumes.service.gang import Gang, make_spec
 
+from muster.core.errors import StoreError
 from muster.volumes.folder import FolderStore
 from muster.volumes.service.app import create_app
+from muster.volumes.service.client import ServiceStore
 from muster.volumes.service.tokens import TokenKind, job_token, operator_token
 
 OPEN = ("/healthz", "/livez")  # they say nothing but that the service is there
@@ -105,6 +107,15 @@ def test_a_token_that_is_not_this_jobs_is_refused(service, store, job, whose):
     assert {answer.status_code for answer in answers} <= {401, 409}
     assert store.ledger.read("access-1")[0] == b""
     assert store.sealed("access-1") is None
+
+
+def test_a_client_whose_token_is_renewed_goes_on(service, tmp_path):
+    held = [operator_token(service.keys, lifetime_seconds=-1)]
+    with ServiceStore(service.url, token=lambda: held[-1], cache=tmp_path) as client:
+        with pytest.raises(StoreError, match="the token expired at"):
+            client.volumes()
+        held.append(operator_token(service.keys, lifetime_seconds=60, kind=TokenKind.READER))
+        assert isinstance(client.volumes(), list)
 
 
 def test_an_operators_token_counts_for_a_job_too(service, job):
