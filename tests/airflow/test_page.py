@@ -26,6 +26,7 @@ from muster.core.verdict import Cause, Verdict
 from muster.volumes.base import Version
 from muster.volumes.folder import FolderStore
 from muster.volumes.service.client import ServiceStore
+from muster.volumes.service.tokens import TokenKind, operator_token
 from muster.worker.seal import seal
 
 DIGEST = "b3:" + "0" * 64
@@ -1380,6 +1381,10 @@ def service(home: EmbeddedHome, tmp_path_factory: pytest.TempPathFactory) -> Ite
         yield service
 
 
+def page_token(service: Service) -> str:
+    return operator_token(service.keys, lifetime_seconds=3600, kind=TokenKind.PAGE)
+
+
 Sites = Callable[..., None]
 
 
@@ -1425,8 +1430,9 @@ def over(api_server: Any) -> Iterator[Sites]:
 def test_the_page_says_the_same_of_a_store_behind_a_service(
     viewer: Client, made: dict[str, Version], over: Sites, service: Service, path: str
 ) -> None:
+    """With a token that is the page's alone."""
     ours = viewer.get(path)
-    over(service.client())
+    over(service.client(token=page_token(service)))
     theirs = viewer.get(path)
     assert theirs.status_code == ours.status_code
     if ours.status_code == 200:
@@ -1435,6 +1441,17 @@ def test_the_page_says_the_same_of_a_store_behind_a_service(
         assert {k: v for k, v in theirs.headers.items() if k not in changing} == {
             k: v for k, v in ours.headers.items() if k not in changing
         }
+
+
+def test_the_page_s_own_token_is_enough_to_mark_a_version(
+    let: Let, made: dict[str, Version], over: Sites, service: Service
+) -> None:
+    over(service.client(token=page_token(service)))
+    about = {"address": "pages/report@1", "reason": "looked at"}
+    for act in ("pin", "unpin", "retire", "reinstate"):
+        answer = let("ADMIN").post(f"/muster/api/version/{act}", params=about, headers=OURS)
+        assert answer.status_code == 200, answer.text
+    assert answer.json() == {"pins": [], "retired": None}
 
 
 def test_a_store_that_refuses_the_page_is_opened_anew(

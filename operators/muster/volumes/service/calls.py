@@ -184,7 +184,11 @@ class Count:
     count: int
 
 
-_RIGHTS = {TokenKind.READER: ("reads",), TokenKind.SWEEPER: ("reads", "sweeps")}
+_RIGHTS = {
+    TokenKind.READER: ("reads",),
+    TokenKind.SWEEPER: ("reads", "sweeps"),
+    TokenKind.PAGE: ("reads", "clicks"),
+}
 
 Handler = Callable[[Call], object]
 Bind = Callable[[Served], Route]
@@ -212,7 +216,7 @@ def route(
     :param text: the most bytes of the body, which the handler finds as :attr:`Call.text`; without it the handler
         reads the body itself. :param what: the body's name in errors.
     :param waits: the handler may return :class:`Later`; it has no turn until it is called again.
-    :param right: `reads` or `sweeps` for calls that a reader's or a sweeper's token allows; a GET that is no pod's reads.
+    :param right: `reads`, `sweeps` or `clicks` for calls that other tokens than an operator's allow; a GET that is no pod's reads.
     """
 
     async def once(call: Call) -> Response | Later:

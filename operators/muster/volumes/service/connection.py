@@ -56,7 +56,9 @@ class Connection:
         self._http = self._client(token, trusted, small=True)
         self._uploads = self._client(token, trusted, small=False)
 
-    def _client(self, token: str | Callable[[], str], trusted: ssl.SSLContext | bool, *, small: bool) -> httpx.Client:
+    def _client(
+        self, token: str | Callable[[], str], trusted: ssl.SSLContext | bool, *, small: bool
+    ) -> httpx.Client:
         return httpx.Client(
             base_url=self.url,
             auth=partial(_authorized, token),

@@ -60,8 +60,8 @@ def routes(_: Served) -> Iterator[Bind]:
     yield route("PUT", "/v1/code/{digest}", _put_code, turns="working")
     yield route("PUT", "/v1/uploads/{request}", _put_version, turns="working")
     yield route("PUT", f"{_JOB}/worker", _equip, text=LIMIT_WORKER_BYTES)
-    yield route("PUT", f"{_JOB}/status", _update, text=LIMIT_JSON_BYTES)
-    yield route("POST", f"{_JOB}/log", _append, text=LIMIT_LINES_BYTES)
+    yield route("PUT", f"{_JOB}/status", _update, text=LIMIT_JSON_BYTES, right="clicks")
+    yield route("POST", f"{_JOB}/log", _append, text=LIMIT_LINES_BYTES, right="clicks")
 
 
 def _manifest(call: Call) -> Response:

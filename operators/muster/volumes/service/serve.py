@@ -99,7 +99,10 @@ def _parser() -> argparse.ArgumentParser:
     task.add_argument("--store", type=Path, help="the store's folder, created if it is not there")
     task.add_argument("--print-token", type=float, metavar="DAYS", help="print a token and exit")
     parser.add_argument(
-        "--kind", choices=("operator", "reader", "sweeper"), default="operator", help="the kind of token"
+        "--kind",
+        choices=("operator", "reader", "sweeper", "page"),
+        default="operator",
+        help="the kind of token",
     )
     return parser
 

@@ -315,13 +315,13 @@ TABLE = (
     Row(VersionStore.count, "GET", "/v1/count", answer="Count.count"),
     Row(VersionStore.record, "GET", "/v1/record"),
     Row(VersionStore.records, "POST", "/v1/records", body="Names", names={"addresses": "names"}, answer="Records.records", right="reads"),
-    Row(VersionStore.pin, "POST", "/v1/pin", body="Why"),
-    Row(VersionStore.unpin, "POST", "/v1/unpin", body="Why"),
-    Row(VersionStore.retire, "POST", "/v1/retire", body="Why"),
-    Row(VersionStore.reinstate, "POST", "/v1/reinstate", body="Why", blank=("reason",)),
+    Row(VersionStore.pin, "POST", "/v1/pin", body="Why", right="clicks"),
+    Row(VersionStore.unpin, "POST", "/v1/unpin", body="Why", right="clicks"),
+    Row(VersionStore.retire, "POST", "/v1/retire", body="Why", right="clicks"),
+    Row(VersionStore.reinstate, "POST", "/v1/reinstate", body="Why", blank=("reason",), right="clicks"),
     Row(VersionStore.copy, "POST", "/v1/copies/{request}", body="Copying", turns="working"),
     Row(VersionStore.lease, "PUT", "/v1/leases/{holder}", body="Reading"),
-    Row(VersionStore.release, "DELETE", "/v1/leases/{holder}"),
+    Row(VersionStore.release, "DELETE", "/v1/leases/{holder}", right="clicks"),
 
     Row(Snapshots.holds, "GET", "/v1/code/{digest}/held", answer="Answer.yes"),
 
@@ -347,7 +347,7 @@ TABLE = (
     Row(Searches.search, "GET", _SEARCH),
     Row(Searches.searches, "GET", "/v1/searches", answer="Names.names"),
     Row(Searches.search_events, "GET", f"{_SEARCH}/events"),
-    Row(Searches.tell_search, "POST", f"{_SEARCH}/events", body="News", answer="Count.count"),
+    Row(Searches.tell_search, "POST", f"{_SEARCH}/events", body="News", answer="Count.count", right="clicks"),
 
     Row(Ledger.create, "PUT", _JOB, body="NewJob", answer="Answer.yes"),
     Row(Ledger.spec, "GET", f"{_JOB}/spec"),

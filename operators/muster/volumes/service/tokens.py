@@ -7,7 +7,8 @@
     mac                    HMAC-SHA256 (RFC 2104) over "muster-token-1." and the payload's text
 
 An **operator**'s token allows every call; Airflow and people have one. A **reader**'s allows the calls that change nothing, but for
-users' requests; a **sweeper**'s also what gc does. A **job**'s token only allows to
+users' requests; a **sweeper**'s also what gc does, a **page**'s what people click: it marks versions and ends jobs and searches, but
+makes, sends and deletes nothing. A **job**'s token only allows to
 fetch the bundle of its own attempt's replicas, add their lines and seal them, and only while that attempt is
 the current one: requests of a fenced attempt are refused.
 
@@ -42,12 +43,13 @@ class TokenRefused(StoreError):
 
 
 class TokenKind(str, Enum):
-    """The holder of a token: an operator, one that reads or sweeps, or the pods of a job."""
+    """The holder of a token: an operator, one that reads or sweeps, Airflow's page, or the pods of a job."""
 
     OPERATOR = "operator"
     JOB = "job"
     READER = "reader"
     SWEEPER = "sweeper"
+    PAGE = "page"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +82,7 @@ def read_keys(path: Path) -> tuple[bytes, ...]:
 def operator_token(
     keys: Sequence[bytes], *, lifetime_seconds: float, kind: TokenKind = TokenKind.OPERATOR
 ) -> str:
-    """Make a token for Airflow, a person, or something that only reads or sweeps."""
+    """Make a token for Airflow, a person, or something that has fewer rights."""
     return sign(keys, Token(kind=kind, expires=time.time() + lifetime_seconds))
 
 

@@ -63,15 +63,15 @@ class World:
     made: list[Backend] = field(default_factory=list)
     slept: list[float] = field(default_factory=list)
 
-    def backend(self, name: str = "cache") -> Backend:
-        """One more process' backend. Its clock does not wait: what is away stays away."""
+    def backend(self, name: str = "cache", *, token: str | None = None) -> Backend:
+        """One more process' backend. Its clock does not wait: what is away stays away. :param token: an operator's."""
         now = [0.0]
 
         def sleep(seconds: float) -> None:
             now[0] += seconds
             self.slept.append(seconds)
 
-        store = self.service.client(name)
+        store = self.service.client(name, token=token)
         runner = KubernetesRunner(
             Client(self.server.near(), clock=lambda: now[0], sleep=sleep),
             site=ClusterSite(

@@ -23,6 +23,7 @@ from muster.core.errors import Forbidden, StoreError
 from muster.core.origin import Origin
 from muster.core.status import JobState, JobStatus
 from muster.core.verdict import Cause, ExitCode
+from muster.volumes.service.tokens import TokenKind, operator_token
 
 LONG_AGO = "2026-01-01T00:00:00Z"
 
@@ -111,6 +112,13 @@ def test_a_cancel_that_is_killed_is_gone_on_with(
         assert status.verdict is None, "it was not written down yet, as if the cancel had not come"
         there.backend("second").cancel(job_id)
     check_ended(there, job_id, Cause.CANCELLED)
+
+
+def test_the_page_s_own_token_is_enough_to_cancel(there: World, backend: Backend) -> None:
+    page = operator_token(there.service.keys, lifetime_seconds=3600, kind=TokenKind.PAGE)
+    backend.submit(there.job(), job_id="clicked")
+    there.backend("page", token=page).cancel("clicked", wait=False)
+    check_ended(there, "clicked", Cause.CANCELLED)
 
 
 def test_it_has_ended_only_when_no_pod_runs(there: World, backend: Backend) -> None:
