@@ -395,9 +395,15 @@ def _release(status: DeploymentStatus) -> str:
 
 
 def _has_died(run: Origin) -> bool:
-    """Whether the process of a run is gone, so that nothing drives its release; no where the store cannot say."""
+    """Whether the process of a run is gone, so that nothing drives its release; no where the store cannot say.
+
+    A run of this machine holds a lock while it lives. What the store notes of another machine's counts for three minutes.
+    """
+    from muster.cli.runs import unended
     from muster.volumes.runs import noted
 
+    if (died := unended().get(run.run_id)) is not None:
+        return died
     try:
         return noted(open_store().ledger).get((run.dag_id, run.run_id)) is JobState.FAILED
     except MusterError:  # what was asked for is shown all the same

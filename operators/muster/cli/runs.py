@@ -44,7 +44,7 @@ def list_runs(
     """
     from muster.volumes import runs
 
-    dead = _unended()
+    dead = unended()
     found = [runs.as_held(run, dead) for run in runs.runs(open_store(), dag=dag, limit=limit)]
     if as_json:
         emit(found)
@@ -63,7 +63,7 @@ def list_runs(
     table.show(empty=f"no runs of {dag}: `muster runs ls` lists those of all Dags" if dag else "no runs yet")
 
 
-def _unended() -> dict[str, bool]:
+def unended() -> dict[str, bool]:
     """Return the runs of `muster run` that have not come to their end here, and whether the process of each has died."""
     from muster.airflow.embedded.home import EmbeddedHome
     from muster.core.settings import Settings
@@ -83,7 +83,7 @@ def show(run: Which, *, as_json: Json = False) -> None:
     """Show one run: its stages, params, metrics, inputs and versions."""
     from muster.volumes import runs
 
-    store, dead = open_store(), _unended()
+    store, dead = open_store(), unended()
     found = runs.as_held(find(store, run), dead)
     if as_json:
         emit(found)

@@ -14,12 +14,14 @@ from typing import Any
 import pytest
 from tests.unit.backends.releases.world import NAME, Lines, World
 
+from muster.airflow.embedded.home import EmbeddedHome
 from muster.backends.releases.figures import DeploymentSample, if_known, seen_with
 from muster.backends.releases.manual import promote, roll_back
 from muster.core.data import Pinned
 from muster.core.deployment import Counts, DeploymentStatus, Revision, RevisionState
 from muster.core.errors import NotFound, Unreachable
 from muster.core.origin import Origin
+from muster.core.settings import Settings
 from muster.volumes.folder import FolderStore
 
 Run = Callable[..., Any]
@@ -195,6 +197,23 @@ def test_a_release_whose_run_has_died_says_how_to_go_on(
     assert "has died" not in muster("deployments", "show", NAME).out
     now = time.time()
     monkeypatch.setattr(time, "time", lambda: now + 200)
+    out = muster("deployments", "show", NAME).out
+    assert "the run that drives it has died: `muster run flights --resume` goes on with it" in out
+
+
+def test_a_release_whose_run_was_killed_on_this_machine_says_so_at_once(
+    muster: Run, world: World, home: Path
+) -> None:
+    """The store's note of the run counts for minutes more; its lock tells now."""
+    status, ledger = world.deployment(NAME), FolderStore(home / "store").ledger
+    run = Origin(instance="here", dag_id="flights", run_id="muster__1")
+    release = replace(status.release, origin=replace(run, task_id="deploy"))
+    world.shift(NAME, status.shares, token=status.token, release=release)
+    ledger.note_run(run, going=True)
+    notes = EmbeddedHome(settings=Settings.load(), dags=Path()).notes
+    with notes.own(run.run_id):
+        assert "has died" not in muster("deployments", "show", NAME).out
+    (notes.folder / f"{run.run_id}.lock").write_text("4711")  # as a killed process leaves it
     out = muster("deployments", "show", NAME).out
     assert "the run that drives it has died: `muster run flights --resume` goes on with it" in out
 
