@@ -16,6 +16,7 @@ from muster.airflow.attempts.waiting import InlinePatience
 from muster.airflow.authoring.code import DagFolder
 from muster.airflow.embedded.home import EmbeddedHome
 from muster.airflow.operators.releasing import read_smoke, smoke_digest
+from muster.backends.base import Backend
 from muster.backends.releases.decision import Ending, Outcome
 from muster.backends.releases.manual import promote, roll_back
 from muster.backends.releases.plan import Rules
@@ -224,7 +225,7 @@ def test_another_version_that_answers_by_now_is_named(deploy: Any) -> None:
     assert deploy.overtaken({**result, "name": "other"}, world) == "other is not deployed any more"
 
 
-def test_rows_for_smoke_requests_are_waited_for(home: EmbeddedHome) -> None:
+def test_rows_for_smoke_requests_are_waited_for(home: EmbeddedHome, backend: Backend) -> None:
     from airflow.sdk import DAG
     from airflow.serialization.serialized_objects import DagSerialization
 
@@ -236,7 +237,9 @@ def test_rows_for_smoke_requests_are_waited_for(home: EmbeddedHome) -> None:
             task_id="deploy", name="f", model="f/model@2", smoke=SmokeRows(rows.versions["rows"])
         )
     assert made.upstream_task_ids == {"rows"}
-    assert made.images() == ("serve",)
+    cluster: Any = World()
+    assert made.images(backend) == ("serve",)
+    assert made.images(cluster) == ("kserve", "serve"), "what the place runs, and what makes the rows"
     again = DagSerialization.deserialize_dag(DagSerialization.serialize_dag(dag))
     assert again.get_task("deploy").upstream_task_ids == {"rows"}
 

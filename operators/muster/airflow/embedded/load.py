@@ -183,7 +183,7 @@ def make_ready(loaded: Loaded, home: EmbeddedHome, backend: Backend, listener: L
         operator.check_files(folder, home.settings)
         operator.check_ready(backend)
         with operator.refusing("image"):
-            images.update({name: folder.image(name, home.settings) for name in operator.images()})
+            images.update({name: folder.image(name, home.settings) for name in operator.images(backend)})
     for name, lock in images.items():
         if interpreter_of(name, home.settings) is None:  # else its jobs need no environment here
             backend.runner.build(name, lock, put_image(backend.store, lock), listener.note)

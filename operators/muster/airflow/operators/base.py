@@ -345,8 +345,8 @@ class MusterOperator(BaseOperator, metaclass=AuthorKeywords):
         """The names in ``.versions`` of an operator with such keywords."""
         return ()
 
-    def images(self) -> tuple[str, ...]:
-        """The images that the operator's jobs run in, so that they can be built before anything starts."""
+    def images(self, backend: Backend) -> tuple[str, ...]:  # noqa: ARG002 - for those below
+        """The images that run there for the operator, so that they can be built before anything starts."""
         return ()
 
     def check_files(self, folder: DagFolder, settings: Settings) -> None:

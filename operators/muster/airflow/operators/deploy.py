@@ -175,10 +175,11 @@ class DeployOperator(ReleasingOperator):
             self._check_stream()
         add_deployment(self)
 
-    def images(self) -> tuple[str, ...]:
+    def images(self, backend: Backend) -> tuple[str, ...]:
         """The model's where it is named here, else the server's; that of the job that made the version was built."""
+        image = self.image or self.server or default_server(None, backend.deployments.limits.servers)
         makes_smoke = (SERVE,) if isinstance(self._smoke, Mapping) else ()
-        return tuple(dict.fromkeys([self.image or self.server or SERVE, *makes_smoke]))
+        return tuple(dict.fromkeys([image, *makes_smoke]))
 
     def check_files(self, folder: DagFolder, settings: Settings) -> None:  # noqa: ARG002 - they need no image
         """Read the smoke requests, and what candidate and champion are both asked."""

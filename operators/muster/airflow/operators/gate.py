@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from muster.airflow.attempts.run import TaskRun
     from muster.airflow.authoring.code import DagFolder
     from muster.airflow.lineage import Lineage, TaskLineage
+    from muster.backends.base import Backend
     from muster.backends.releases.deployments import Deployments
     from muster.core.settings import Settings
     from muster.volumes.base import Record, Version
@@ -112,7 +113,7 @@ class GateOperator(CodeOperator):
         """The model, for tasks that need it to have passed."""
         return VersionReference(self, path=("passed",))
 
-    def images(self) -> tuple[str, ...]:
+    def images(self, backend: Backend) -> tuple[str, ...]:  # noqa: ARG002 - it is the same everywhere
         """The scorer's, where it is named here; a model's own was built before it was trained."""
         return (self.image,) if self.image and self.scorer else ()
 

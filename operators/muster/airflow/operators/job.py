@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from muster.airflow.attempts.run import TaskRun
     from muster.airflow.authoring.code import Code, DagFolder
     from muster.airflow.authoring.values import Output
+    from muster.backends.base import Backend
     from muster.core.job import JobSpec
     from muster.core.settings import Settings
     from muster.volumes.protocols import LocalStore
@@ -177,7 +178,7 @@ class JobOperator(FunctionOperator):
         """The names of its outputs."""
         return tuple(keywords.get("outputs") or ())
 
-    def images(self) -> tuple[str, ...]:
+    def images(self, backend: Backend) -> tuple[str, ...]:  # noqa: ARG002 - it is the same everywhere
         """The one image."""
         return (self.image,)
 

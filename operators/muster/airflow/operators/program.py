@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from muster.airflow.attempts.run import TaskRun
     from muster.airflow.authoring.code import Code, DagFolder
+    from muster.backends.base import Backend
     from muster.core.settings import Settings
     from muster.volumes.protocols import LocalStore
 
@@ -75,7 +76,7 @@ class ProgramOperator(QueuedOperator):
         """The one output."""
         return (cls.program.output,)
 
-    def images(self) -> tuple[str, ...]:
+    def images(self, backend: Backend) -> tuple[str, ...]:  # noqa: ARG002 - it is the same everywhere
         """The one image."""
         return (self.image,) if self.image else ()
 

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from muster.airflow.attempts.run import TaskRun
     from muster.airflow.authoring.code import Code, DagFolder
     from muster.airflow.authoring.values import Output
+    from muster.backends.base import Backend
     from muster.core.settings import Settings
     from muster.volumes.protocols import LocalStore
 
@@ -126,7 +127,7 @@ class ScoreOperator(CachedOperator, ProgramOperator):
                 )
         self.add_outlets(asset for asset in outlets_of({OUTPUT: self.outputs}) if asset not in self.outlets)
 
-    def images(self) -> tuple[str, ...]:
+    def images(self, backend: Backend) -> tuple[str, ...]:  # noqa: ARG002 - it is the same everywhere
         """The one that is known before the task runs, if any."""
         if self.image is None and is_known(self.model) and str(self.model).startswith(DEPLOYMENT):
             return ()

@@ -12,6 +12,8 @@ from muster.airflow.authoring.code import DagFolder
 from muster.airflow.operators.program import Program, ProgramOperator
 from muster.airflow.operators.validate import ValidateOperator
 from muster.backends import request_log
+from muster.backends.base import Backend
+from muster.backends.local.place import MachinePlace
 from muster.core.errors import SpecError
 from muster.core.settings import Settings
 from muster.ext.ingest.compact import CompactOperator
@@ -99,11 +101,11 @@ def test_an_image_without_it_is_refused(
     ],
 )
 def test_each_has_one_output_one_image_and_one_process(
-    operator: ProgramOperator, output: str, image: str, entrypoint: str
+    settings: Settings, operator: ProgramOperator, output: str, image: str, entrypoint: str
 ) -> None:
     assert type(operator).output_names({}) == (output,)
     assert set(operator.versions) == {output}
-    assert operator.images() == (image,)
+    assert operator.images(Backend(MachinePlace(settings))) == (image,)
     draft = operator.job_draft("a.t")
     assert (draft.name, draft.image, draft.replicas) == ("a.t", image, 1)
     assert draft.roles[0].entrypoint == entrypoint
