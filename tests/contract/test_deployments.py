@@ -45,8 +45,10 @@ pytestmark = pytest.mark.slow
 READY, SERVING = RevisionState.READY, RevisionState.SERVING
 REFUSED, RETIRED = RevisionState.REFUSED, RevisionState.RETIRED
 WHOLE = Plan()
-QUIET = Rules(max_p95_ratio=None)  # of a machine that others use, too
-STEPS = Plan(steps=(20, 60, 100), hold_seconds=(1.0,), rules=QUIET)
+# Latency is compared with the champion's over the same time, as by default, but no load of the machine breaks the rule: only the
+# slack is wider. Which latencies break it is shown by unit/backends/releases, test_judge (figures) and test_driver (a release).
+STEADY = Rules(p95_slack_seconds=GUARD_SECONDS)
+STEPS = Plan(steps=(20, 60, 100), hold_seconds=(1.0,), rules=STEADY)
 LOOK_SECONDS = 0.25
 
 
@@ -359,7 +361,7 @@ class DeploymentsContract(Lines):
         good = self.serve(deployments, spec(2)).champion
         narrow = onnx_graph.write_line(tmp_path / "line", slope=3000.0)
         picky = spec(0, model=store.add(volume, narrow).pinned, smoke=())
-        plan = Plan(steps=(50, 100), hold_seconds=(30.0,), rules=replace(QUIET, fewest_requests=20))
+        plan = Plan(steps=(50, 100), hold_seconds=(30.0,), rules=replace(STEADY, fewest_requests=20))
         with self.load(deployments, name) as load:
             driver = self.begin(deployments, picky, plan, by="test")
             outcome = self.finish(driver)
@@ -387,7 +389,7 @@ class DeploymentsContract(Lines):
         narrow.chmod(0o755)
         (narrow / "signature.json").write_text(json.dumps(signature))
         picky = spec(2, model=store.add(volume, narrow).pinned)
-        rules = replace(QUIET, fewest_requests=20, max_refused_share=0.02)
+        rules = replace(STEADY, fewest_requests=20, max_refused_share=0.02)
         with self.load(deployments, name):
             outcome = self.release(
                 deployments, picky, Plan(steps=(50, 100), hold_seconds=(30.0,), rules=rules)
@@ -408,7 +410,7 @@ class DeploymentsContract(Lines):
         bins = {"x": {"edges": [2.5], "counts": [900, 100]}}  # and users ask for 3
         (strange / "histograms.json").write_text(json.dumps({"format": 1, "inputs": bins}))
         plan = Plan(
-            steps=(50, 100), hold_seconds=(30.0,), rules=replace(QUIET, fewest_requests=20, max_psi=0.2)
+            steps=(50, 100), hold_seconds=(30.0,), rules=replace(STEADY, fewest_requests=20, max_psi=0.2)
         )
         with pytest.raises(SpecError, match=r"has no histograms\.json"):
             self.begin(deployments, spec(3), plan, by="a task")

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.contract.test_deployments import QUIET, STEPS, OnThisMachine, commands, running, servers, smoke
+from tests.contract.test_deployments import STEADY, STEPS, OnThisMachine, commands, running, servers, smoke
 from tests.serving import onnx_graph
 from tests.waiting import GUARD_SECONDS, eventually, promptly
 
@@ -179,7 +179,7 @@ class TestKeepers(OnThisMachine):
         self.serve(deployments, first)
         (server,) = servers(name)
         with self.load(deployments, name) as load:
-            plan = Plan(steps=(percent, 100), hold_seconds=(600.0,), rules=QUIET)
+            plan = Plan(steps=(percent, 100), hold_seconds=(600.0,), rules=STEADY)
             driver = self.begin(deployments, second, plan, by="test")
             eventually(lambda: not driver.step() and load.answers["revision r2"] > 100)
             (other,) = set(servers(name)) - {server}
@@ -199,7 +199,7 @@ class TestKeepers(OnThisMachine):
         (server,) = servers(name)
         second = replace(spec(3), image_digest=elsewhere)
         driver = self.begin(
-            deployments, second, Plan(steps=(60, 100), hold_seconds=(600.0,), rules=QUIET), by="test"
+            deployments, second, Plan(steps=(60, 100), hold_seconds=(600.0,), rules=STEADY), by="test"
         )
         eventually(lambda: not driver.step() and deployments.deployment(name).called("r2").percent == 60)
         eventually(lambda: {self.infer(deployments, name, 3)[0] for _ in range(20)} == {"r1", "r2"})

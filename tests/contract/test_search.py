@@ -180,7 +180,9 @@ class SearchContract(Named):
             except Killed:
                 kills += 1
         events = backend.store.search_events(search_id).events
-        assert 30 < kills <= len(events), "a driver may write several at once"
+        # However busy the machine is, only rungs of one trial are written at once: each trial was asked for, started, reached
+        # a rung and left its job, each by a write of its own, and the end is the last.
+        assert 4 * len(driver.state.trials) + 1 <= kills <= len(events)
         told = [(event.trial, event.rung) for event in events if event.what is EventKind.REACHED]
         assert len(told) == len(set(told)), "a rung counts once"
         started = [event.job_id for event in events if event.what is EventKind.STARTED]
