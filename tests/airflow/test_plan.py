@@ -11,7 +11,8 @@ import pytest
 
 from muster.airflow.embedded.home import EmbeddedHome
 from muster.core.errors import SpecError
-from muster.ext.plan.plan import Does, PlannedStage, RunPlan, When, plan_dag
+from muster.ext.plan.commands import plan_dag
+from muster.ext.plan.plan import Does, PlannedStage, RunPlan, When
 from muster.volumes.folder import FolderStore
 
 Write = Callable[..., None]

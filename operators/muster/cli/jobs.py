@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from enum import Enum
 from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
@@ -374,4 +375,26 @@ def cancel(job: Which) -> None:
 
 
 app.command("gc", epilog=example("muster jobs gc", "muster jobs gc --yes"))(leftovers.gc)
-app.command("get", epilog=example("muster jobs get flights-train-0a1b2c-1 written"))(leftovers.get)
+
+
+@app.command("get", epilog=example("muster jobs get flights-train-0a1b2c-1 written"))
+def get(
+    job: Annotated[
+        str, typer.Argument(metavar="JOB", help="The job's id, from its verdict, or its beginning.")
+    ],
+    target: Annotated[
+        Path | None,
+        typer.Argument(metavar="[FOLDER]", help="Target folder; by default a new one named after the job."),
+    ] = None,
+) -> None:
+    """Fetch a job's outputs that could not be committed.
+
+    The target has a folder for each replica, and in it one for each output.
+    """
+    store = open_store()
+    job = find_newest(store.ledger, job)
+    folder = target or Path(job)
+    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
+        raise SpecError(f"{safe(folder)} already exists: name a new or an empty folder")
+    count = store.salvage(job, folder)
+    say(f"{count} file{'s' * (count != 1)} in {safe(folder)}")

@@ -1,15 +1,14 @@
-"""``muster jobs gc`` and ``muster jobs get``: show, delete and fetch the files that ended jobs still keep."""
+"""``muster jobs gc``: show and delete the files that ended jobs still keep."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from muster.cli.command import Json, open_store
 from muster.cli.screen import Table, emit, note, safe, say, size, when
-from muster.core.errors import MusterError, SpecError
+from muster.core.errors import MusterError
 from muster.core.wire import plain
 
 if TYPE_CHECKING:
@@ -64,27 +63,3 @@ def _show(found: list[Held]) -> None:
     for held in found:
         table.add(held.job_id, when(held.ended), size(held.checkpoints_bytes), size(held.outputs_bytes))
     table.show(empty="no ended job keeps any files")
-
-
-def get(
-    job: Annotated[
-        str, typer.Argument(metavar="JOB", help="The job's id, from its verdict, or its beginning.")
-    ],
-    target: Annotated[
-        Path | None,
-        typer.Argument(metavar="[FOLDER]", help="Target folder; by default a new one named after the job."),
-    ] = None,
-) -> None:
-    """Fetch a job's outputs that could not be committed.
-
-    The target has a folder for each replica, and in it one for each output.
-    """
-    from muster.cli.jobs import find_newest  # whose group this command is in
-
-    store = open_store()
-    job = find_newest(store.ledger, job)
-    folder = target or Path(job)
-    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
-        raise SpecError(f"{safe(folder)} already exists: name a new or an empty folder")
-    count = store.salvage(job, folder)
-    say(f"{count} file{'s' * (count != 1)} in {safe(folder)}")

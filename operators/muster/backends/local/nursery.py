@@ -16,25 +16,19 @@ import socket
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import muster
 from muster.backends.local.processes import JOB_VARIABLE, MARK_VARIABLE
-from muster.backends.local.spawn import spawn_early
-from muster.core.forking import do_and_end, take_streams
 from muster.core.interpreters import python_command
-from muster.core.linux import die_with
-from muster.core.wire import loads
 
 _MAIN = (
     "import sys\n"
     "sys.path.insert(0, sys.argv[1])\n"
-    "from muster.backends.local.nursery import serve\n"
+    "from muster.backends.local.nursery_process import serve\n"
     "serve(int(sys.argv[2]), int(sys.argv[3]))\n"
 )
-_READY = b"r"
+READY = b"r"
 PATIENCE_SECONDS = 10.0  # of who asks for a supervisor
 
 
@@ -64,7 +58,7 @@ class Nursery:
         looked = select.poll()
         looked.register(self._asked, select.POLLIN)
         try:
-            return bool(looked.poll(0)) and self._asked.recv(1, socket.MSG_PEEK) == _READY
+            return bool(looked.poll(0)) and self._asked.recv(1, socket.MSG_PEEK) == READY
         except OSError:  # it was killed
             return False
 
@@ -83,8 +77,8 @@ class Nursery:
         ours.settimeout(PATIENCE_SECONDS)
         try:
             with its:
-                socket.send_fds(self._asked, [_READY], [its.fileno(), claim, log])
-            answered = ours.recv(1) == _READY
+                socket.send_fds(self._asked, [READY], [its.fileno(), claim, log])
+            answered = ours.recv(1) == READY
         except OSError:  # it was killed, or hangs
             answered = False
         if not answered:
@@ -149,49 +143,3 @@ def start_python(main: str, *words: str, output: int, given: Sequence[int]) -> s
         env=submitters_variables(),
         pass_fds=given,
     )
-
-
-def serve(handle: int, parent: int) -> None:
-    """Fork for each process that asks, until none is left that could ask: the whole program of the nursery.
-
-    :param parent: the process that opened the nursery, and with which it dies.
-    """
-    import gc
-
-    from muster.backends.local import start, supervisor  # noqa: F401 a supervisor imports the one at its end
-
-    die_with(parent)
-    os.setsid()  # Ctrl-C is the run's
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel buries the forks
-    gc.freeze()
-    with socket.socket(fileno=handle) as asked:
-        asked.set_inheritable(False)
-        asked.send(_READY)
-        while True:
-            word, handles, _, _ = socket.recv_fds(asked, 1, 3, socket.MSG_CMSG_CLOEXEC)
-            if not word:
-                return
-            if os.fork() == 0:
-                asked.close()
-                do_and_end(partial(_become, *handles), registered=False)
-            for each in handles:
-                os.close(each)
-
-
-def _become(line: int, claim: int, log: int) -> None:
-    """Be what a supervisor is that was started without a nursery."""
-    from muster.backends.local.orders import Orders
-    from muster.backends.local.supervisor import Supervisor
-
-    if os.fork():  # no child of ours: who ends the run with all of its descendants does not end its jobs
-        os._exit(0)
-    os.setsid()
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    take_streams(log)
-    os.close(log)
-    os.write(line, _READY)
-    told, workers = spawn_early(line)
-    os.environ.clear()
-    os.environ.update(told["variables"])
-    orders = replace(loads(Orders, told["orders"]), claim_handle=claim)
-    Supervisor(orders, told["secrets"], workers).run()

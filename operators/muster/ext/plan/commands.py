@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,6 +12,7 @@ from muster.cli.capacity import needs
 from muster.cli.command import DAGS, Dags, Json, Params, example
 from muster.cli.run import read_param
 from muster.cli.screen import Table, emit, note, safe, say, seconds
+from muster.core.settings import Settings
 
 if TYPE_CHECKING:
     from muster.backends.forecast import Span
@@ -35,13 +37,41 @@ def plan(
     wait (the median, and what nine in ten stay below), or never, and why. Durations are those of earlier runs. A
     stage whose inputs come from one that would run is not known further. Of a search: its trials, epochs and time.
     """
-    from muster.ext.plan.plan import plan_dag
-
     found = plan_dag(dag, params=dict(map(read_param, param or [])), cache=not no_cache, dags=dags)
     if as_json:
         emit(found)
     else:
         show(found)
+
+
+def plan_dag(
+    dag_id: str,
+    *,
+    params: Mapping[str, Any] | None = None,
+    cache: bool = True,
+    settings: Settings | None = None,
+    dags: Path | None = None,
+) -> RunPlan:
+    """Return what a run of a Dag would do now; nothing is submitted or built.
+
+    It makes this process an Airflow, as :func:`muster.airflow.embedded.runner.run_dag` does.
+
+    :param params: as of `run_dag`. :param cache: False plans a run that keeps nothing, as ``--no-cache``.
+    :raises MusterError: no such Dag, a wrong param, a cluster that is away.
+    """
+    from muster.airflow.embedded.home import EmbeddedHome, quieten
+
+    settings = settings or Settings.load()
+    home = EmbeddedHome(settings=settings, dags=(dags or Path("dags")).absolute())
+    home.enter()
+    from muster.airflow.embedded.load import parse
+    from muster.airflow.site import connect
+
+    quieten(home.log)
+    from muster.ext.plan.planner import plan_of  # it imports Airflow, which is quiet by now
+
+    dag = parse(dag_id, home.dags)
+    return plan_of(dag, params or {}, connect(settings), settings, cache=cache)
 
 
 def show(found: RunPlan) -> None:

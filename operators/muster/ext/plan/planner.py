@@ -16,6 +16,7 @@ from muster.airflow.attempts.keeping import look
 from muster.airflow.attempts.verdicts import Failed
 from muster.airflow.attempts.watcher import called
 from muster.airflow.authoring.code import DagFolder
+from muster.airflow.embedded.load import read_params
 from muster.airflow.embedded.rendering import Unknown, plan_context, render
 from muster.airflow.operators.base import MusterOperator
 from muster.airflow.operators.deploy import DeployOperator
@@ -45,6 +46,19 @@ if TYPE_CHECKING:
 
 GIB = 1 << 30
 HOUR_SECONDS = 3600.0
+
+
+def plan_of(
+    dag: DAG,
+    params: Mapping[str, Any],
+    backend: Backend,
+    settings: Settings,
+    *,
+    cache: bool = True,
+) -> RunPlan:
+    """Return what a run of a parsed Dag would do now. :raises SpecError: a wrong param."""
+    given = {**dag.params.dump(), **read_params(dag, params)}
+    return Planner(dag, given, backend, settings, cache=cache).plan()
 
 
 class Planner:

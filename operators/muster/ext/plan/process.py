@@ -25,7 +25,7 @@ class PlanRequest:
     """Which run is to be planned.
 
     :param file: of the Dag, `folder` its bundle's.
-    :param params: as of :func:`muster.ext.plan.plan.plan_dag`.
+    :param params: as of :func:`muster.ext.plan.commands.plan_dag`.
     """
 
     dag_id: str
@@ -53,7 +53,7 @@ def _plan(wanted: PlanRequest) -> dict[str, Any]:
     from muster.airflow.embedded.load import parse
     from muster.airflow.site import connect
     from muster.core.settings import Settings
-    from muster.ext.plan.plan import plan_of
+    from muster.ext.plan.planner import plan_of
 
     settings = Settings.load()
     try:
