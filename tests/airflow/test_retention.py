@@ -10,7 +10,7 @@ import pytest
 from muster.airflow.embedded.home import EmbeddedHome
 from muster.airflow.embedded.result import RunResult
 from muster.core.errors import SpecError
-from muster.volumes.base import Plan, Version
+from muster.volumes.base import CollectionPlan, Version
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_the_log_names_what_goes_and_counts_what_stays(home: EmbeddedHome) -> No
         "a@4": "volume://m@2 was made from it",
         "a@5": "leased by train-1",
     }
-    plan = Plan(versions=(version(1), version(20, retired="wrong")), kept=kept, jobs=("train-0",))
+    plan = CollectionPlan(versions=(version(1), version(20, retired="wrong")), kept=kept, jobs=("train-0",))
     assert list(table(plan)) == [
         "version             partition  size      why",
         "volume://f/rows@1   2013-01    1,000 B   older than those kept",
@@ -89,6 +89,6 @@ def test_the_log_names_what_goes_and_counts_what_stays(home: EmbeddedHome) -> No
         "2 versions (21,000 B) would go, 5 stay; 0 leftovers, 0 code snapshots and 1 old jobs would go; "
         "5 B were freed"
     )
-    many = Plan(versions=tuple(version(number) for number in range(1, 251)))
+    many = CollectionPlan(versions=tuple(version(number) for number in range(1, 251)))
     lines = list(table(many))
     assert (len(lines), lines[-1]) == (202, "… and 50 more")

@@ -16,7 +16,7 @@ from muster.core.extensions import only
 from muster.core.wire import plain
 
 if TYPE_CHECKING:
-    from muster.volumes.base import Collected, Plan
+    from muster.volumes.base import Collected, CollectionPlan
     from muster.volumes.fsck import Report
 
 
@@ -171,7 +171,7 @@ def gc(
         _show_plan(plan)
 
 
-def _document(plan: Plan) -> dict[str, object]:
+def _document(plan: CollectionPlan) -> dict[str, object]:
     return {
         "versions": [version.address for version in plan.versions],
         "size_bytes": plan.size_bytes,
@@ -184,7 +184,7 @@ def _document(plan: Plan) -> dict[str, object]:
     }
 
 
-def _show_plan(plan: Plan) -> None:
+def _show_plan(plan: CollectionPlan) -> None:
     table = Table(["version", "fate", "why", ">size", "made"])
     for version in plan.versions:
         why = "retired" if version.retired is not None else "older than those kept"
@@ -218,7 +218,7 @@ def _show_deleted(done: Collected, *, now: bool) -> None:
         )
 
 
-def _sum(plan: Plan) -> str:
+def _sum(plan: CollectionPlan) -> str:
     """Return the counts of a plan in words; other kinds than versions only if there are any."""
     rest = {
         "unfinished output": len(plan.staging) + len(plan.torn),

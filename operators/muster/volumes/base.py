@@ -293,7 +293,7 @@ class Saved:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class CollectionPlan:
     """What garbage collection would delete, and why the other versions stay.
 
     :param versions: versions to delete; `kept` gives for every other one the reason it stays.
@@ -325,7 +325,7 @@ class Collected:
     :param at_once: whether the disk was nearly full, so that deleted versions did not wait in the trash.
     """
 
-    plan: Plan
+    plan: CollectionPlan
     freed_bytes: int
     at_once: bool = False
 

@@ -31,10 +31,10 @@ from muster.core.series import Series
 from muster.core.status import JobStatus
 from muster.volumes.base import (
     Collected,
+    CollectionPlan,
     Held,
     LogTime,
     Made,
-    Plan,
     Record,
     RunNote,
     Saved,
@@ -379,7 +379,7 @@ class Upkeep(Protocol):
         job_days: float = 30.0,
         young_days: float = 0.0,
         checkpoint_days: float = 7.0,
-    ) -> Plan:
+    ) -> CollectionPlan:
         """Return what :meth:`collect` would delete now; see :class:`muster.volumes.retention.RetentionRules`.
 
         :raises Corrupt: the store is damaged, so gc deletes nothing.

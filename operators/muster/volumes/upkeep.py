@@ -21,7 +21,7 @@ from muster.core.room import Room
 from muster.core.wire import dumps, loads
 from muster.volumes import fsck, makings, tombstones, trash
 from muster.volumes.attempts import FolderAttempts
-from muster.volumes.base import Checked, Collected, Plan, Record, UpkeepKind, UpkeepNote, Version
+from muster.volumes.base import Checked, Collected, CollectionPlan, Record, UpkeepKind, UpkeepNote, Version
 from muster.volumes.catalog import Catalog, pins
 from muster.volumes.commit_records import (
     CommitRecord,
@@ -82,7 +82,7 @@ class FolderUpkeep:
         self._note(UpkeepKind.FSCK_DEEP if deep else UpkeepKind.FSCK, checked=fsck.summary(report))
         return report
 
-    def plan(self, **rules: Any) -> Plan:
+    def plan(self, **rules: Any) -> CollectionPlan:
         """Return what :meth:`collect` would delete now. :param rules: those of :class:`muster.volumes.retention.RetentionRules`.
 
         :raises Corrupt: fsck would find damage in versions that are not retired.
@@ -184,7 +184,7 @@ class FolderUpkeep:
         except OSError as error:
             _LOG.warning("that %s has run cannot be noted in %s: %s", work.value, path, error)
 
-    def _plan(self, rules: RetentionRules) -> Plan:
+    def _plan(self, rules: RetentionRules) -> CollectionPlan:
         known = self._catalog.volumes()
         for name in rules.volumes:
             if name not in known:
@@ -208,12 +208,12 @@ class FolderUpkeep:
         )
         gone = tuple(version for address, version in live.items() if address not in kept)
         if rules.volumes:
-            return Plan(
+            return CollectionPlan(
                 versions=gone, kept={a: why for a, why in kept.items() if live[a].volume in rules.volumes}
             )
         jobs = tuple(self._old_jobs(time.time() - rules.job_days * DAY_SECONDS))
         stay = self._ended.resumable(days=rules.checkpoint_days)
-        return Plan(
+        return CollectionPlan(
             versions=gone,
             kept=kept,
             staging=tuple(self._ended.leftovers(but=stay)),

@@ -36,10 +36,10 @@ from muster.volumes.base import (
     MOST_CHECKPOINTS,
     Checked,
     Collected,
+    CollectionPlan,
     Held,
     LogTime,
     Made,
-    Plan,
     Record,
     RunNote,
     Saved,
@@ -651,7 +651,7 @@ class MemoryStore:
         job_days: float = 30.0,
         young_days: float = 0.0,
         checkpoint_days: float = 7.0,
-    ) -> Plan:
+    ) -> CollectionPlan:
         rules = RetentionRules(
             volumes=volumes,
             keep_last=keep_last,
@@ -688,7 +688,9 @@ class MemoryStore:
         )
         gone = tuple(version for address, version in live.items() if address not in kept)
         if volumes:
-            return Plan(versions=gone, kept={a: why for a, why in kept.items() if live[a].volume in volumes})
+            return CollectionPlan(
+                versions=gone, kept={a: why for a, why in kept.items() if live[a].volume in volumes}
+            )
         old = [
             job_id
             for job_id, status in ended.items()
@@ -696,7 +698,7 @@ class MemoryStore:
         ]
         used = {self.record(address).code for address in kept}
         used |= {code for job_id in self.ledger.jobs() if job_id not in old for code in self._codes(job_id)}
-        return Plan(
+        return CollectionPlan(
             versions=gone,
             kept=kept,
             staging=tuple(self._left(ended, now - checkpoint_days * DAY_SECONDS)),

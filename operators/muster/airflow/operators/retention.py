@@ -16,7 +16,7 @@ from muster.core.names import check_volume
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from muster.volumes.base import Plan
+    from muster.volumes.base import CollectionPlan
 
 SHOWN = 200
 """Versions that the log names; the rest is counted."""
@@ -100,7 +100,7 @@ class RetentionOperator(MusterOperator):
         }
 
 
-def table(plan: Plan) -> Iterator[str]:
+def table(plan: CollectionPlan) -> Iterator[str]:
     """The versions that go, a line each, and why the others stay, counted."""
     rows = [("version", "partition", "size", "why")]
     for version in plan.versions[:SHOWN]:
@@ -117,7 +117,7 @@ def table(plan: Plan) -> Iterator[str]:
         yield f"{count} stay: {reason}"
 
 
-def summary(plan: Plan, *, freed_bytes: int, dry_run: bool) -> dict[str, Any]:
+def summary(plan: CollectionPlan, *, freed_bytes: int, dry_run: bool) -> dict[str, Any]:
     """What a collection came to, in numbers, for XCom: the versions by volume, and the rest."""
     return {
         "dry_run": dry_run,

@@ -25,7 +25,7 @@ from muster.core import wire
 from muster.core.address import Address
 from muster.core.errors import SpecError
 from muster.core.names import check_digest, check_job_id, check_volume
-from muster.volumes.base import Collected, Plan, Version
+from muster.volumes.base import Collected, CollectionPlan, Version
 from muster.volumes.protocols import (
     Attempts,
     Ledger,
@@ -83,9 +83,11 @@ class Swept:
     freed_bytes: int = 0
     at_once: bool = False
 
-    def plan(self) -> Plan:
+    def plan(self) -> CollectionPlan:
         """Return the plan alone."""
-        return Plan(**{each.name: getattr(self, each.name) for each in dataclasses.fields(Plan)})
+        return CollectionPlan(
+            **{each.name: getattr(self, each.name) for each in dataclasses.fields(CollectionPlan)}
+        )
 
     def collected(self) -> Collected:
         """Return what was deleted."""
