@@ -173,9 +173,7 @@ def test_one_that_dies_with_traffic_is_taken_back(line: Line, record_property: S
     )
     assert seen <= counted <= told_by_the_gateway(load)
     assert outcome.ending is Ending.ROLLED_BACK
-    assert any(
-        told in outcome.reason for told in ("died", "none of its", "does not answer")
-    )
+    assert any(told in outcome.reason for told in ("died", "none of its", "does not answer"))
     assert line.answers() == (before, 4.0)
 
 
