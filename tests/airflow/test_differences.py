@@ -162,7 +162,24 @@ def test_each_line_of_the_page(line: str, write_dag: Write, run: Run, dag_folder
 def test_the_page_has_these_lines_and_those_of_the_other_tests_here() -> None:
     text = (DOCS / "howto" / "run-or-airflow.md").read_text()
     first = re.findall(r"^\| (.+?) \|", text, re.MULTILINE)
-    assert sorted(first[1:]) == sorted([*LINES, "Ctrl-C", "`on_failure_callback` of the Dag"])
+    others = ["Ctrl-C", "`on_failure_callback` of the Dag", "`deadline`"]
+    assert sorted(first[1:]) == sorted([*LINES, *others])
+
+
+def test_a_deadline_is_left_out_and_the_screen_says_so(
+    write_dag: Write, run: Run, dag_folder: Path, seen: Any
+) -> None:
+    write_dag(ONE + "one()")
+    file = dag_folder / "dag.py"
+    missed = "DeadlineAlert(DeadlineReference.DAGRUN_QUEUED_AT, timedelta(0), SyncCallback('builtins.print'))"
+    file.write_text(
+        file.read_text()
+        .replace("import Param,", "import DeadlineAlert, DeadlineReference, Param, SyncCallback,", 1)
+        .replace("@dag(", f"@dag(deadline={missed}, ", 1)
+    )
+    for again in (False, True):
+        assert states(run(start="one") if again else run()) == {"one": "success"}
+        assert seen.warnings.pop().startswith(f"the deadline of Dag {dag_folder.name} is left out: ")
 
 
 def test_callbacks_of_a_dag_are_called_and_one_that_fails_is_told(

@@ -115,7 +115,9 @@ def load(dag_id: str, home: EmbeddedHome) -> Loaded:
     with locked(home.root / "dags.lock"):
         DagBundlesManager().sync_bundles_to_db()  # type: ignore[no-untyped-call]
         sync_bag_to_db(bag, BUNDLE, None)
-    return Loaded(dag=dag, scheduled=DagSerialization.deserialize_dag(DagSerialization.serialize_dag(dag)))
+    scheduled = DagSerialization.deserialize_dag(DagSerialization.serialize_dag(dag))
+    scheduled.deadline = None  # it should name rows of the database, and only the scheduler reads those
+    return Loaded(dag=dag, scheduled=scheduled)
 
 
 def parse(dag_id: str, dags: Path, *, file: Path | None = None) -> DAG:

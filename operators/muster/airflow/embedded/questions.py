@@ -97,8 +97,15 @@ class OpenQuestions:
 
 
 def check(loaded: Loaded, names: Collection[str], answers: Mapping[str, str], listener: Listener) -> None:
-    """Refuse tasks that would wait for what no ``muster run`` does. :raises SpecError: it says what to do."""
+    """Refuse tasks that would wait for what no ``muster run`` does, and warn of what it leaves out.
+
+    :raises SpecError: it says what to do.
+    """
     dag_id, asking = loaded.dag.dag_id, []
+    if loaded.dag.deadline:
+        listener.warning(
+            f"the deadline of Dag {dag_id} is left out: Airflow's scheduler minds it, under `muster up`"
+        )
     for name in names:
         task: Any = loaded.dag.task_dict[name]
         if _is(task, _TRIGGERS):
