@@ -159,6 +159,14 @@ class UpHome:
         """How many days after its begin an ended run's rows and logs are deleted, as :meth:`prepare` wrote it; 0: never."""
         return self._written().getfloat("muster", "run_days", fallback=cleaning.DAYS)
 
+    def exports(self) -> bool:
+        """Whether Airflow sends metrics or traces by OpenTelemetry, as :meth:`prepare` wrote it."""
+        written = self._written()
+        return any(
+            written.get(section, "otel_on", fallback="").strip().lower() in ("t", "true", "1")
+            for section in ("metrics", "traces")
+        )
+
     def auth_manager(self) -> str:
         """The auth manager that ``own.cfg`` names, whose users are not :attr:`passwords`'; empty where it names none."""
         parser = RawConfigParser()

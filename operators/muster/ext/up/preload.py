@@ -71,6 +71,8 @@ def preload(home: UpHome) -> PreloadedAirflow | None:
     """
     if "airflow" in sys.modules:  # of another home, perhaps
         return None
+    if home.exports():  # Airflow starts OpenTelemetry's threads when it is imported, and no fork has those
+        return None
     become(home.environment())
     try:
         with _printed_to(home.log("imports")), no_collections():

@@ -73,3 +73,16 @@ def test_an_airflow_of_another_home_is_not_forked(tmp_path: Path) -> None:
         print(os.environ.get("AIRFLOW_HOME") == str(home.root))
     """
     assert said(tmp_path, body) == ["None", "False"]
+
+
+def test_an_airflow_that_starts_threads_when_it_is_imported_is_not_imported(tmp_path: Path) -> None:
+    (tmp_path / "airflow").mkdir()
+    (tmp_path / "airflow" / "__init__.py").write_text("raise SystemExit('no good')\n")
+    body = """
+        for section in ("metrics", "traces"):
+            (home.root / "airflow.cfg").write_text(f"[{section}]\\notel_on = True\\n")
+            print(preload.preload(home), home.log("imports").exists())
+        (home.root / "airflow.cfg").write_text("[metrics]\\notel_on = False\\n")
+        print(preload.preload(home), home.log("imports").exists())
+    """
+    assert said(tmp_path, body) == ["None False", "None False", "None True"]
