@@ -141,7 +141,7 @@ def _cache(env: Mapping[str, str]) -> Path:
     try:
         return Path.home() / ".cache"
     except RuntimeError:  # in a container
-        raise SpecError(f"{_user(os.geteuid())} has no home folder: set HOME, or MUSTER_CACHE") from None
+        raise SpecError(f"{user_name(os.geteuid())} has no home folder: set HOME, or MUSTER_CACHE") from None
 
 
 def _found(here: Path) -> Path | None:
@@ -150,14 +150,15 @@ def _found(here: Path) -> Path | None:
         home = folder / _HOME_NAME
         if not home.is_dir():
             continue
+        own = quote(str(here / _HOME_NAME)) if here != folder else f"~/{_HOME_NAME}"
         named = (
             f"MUSTER_HOME={quote(str(home))} says that you trust all who can write there; "
-            f"MUSTER_HOME={quote(str(here / _HOME_NAME))} begins a home of your own"
+            f"MUSTER_HOME={own} begins a home of your own"
         )
         for stat in (home.lstat(), home.stat()):
             if stat.st_uid != os.geteuid():
                 raise SpecError(
-                    f"{home} belongs to {_user(stat.st_uid)}, and you are {_user(os.geteuid())}: muster would run what that "
+                    f"{home} belongs to {user_name(stat.st_uid)}, and you are {user_name(os.geteuid())}: muster would run what that "
                     f"user put there, as you. {named}"
                 )
         if stat.st_mode & 0o022:
@@ -169,7 +170,8 @@ def _found(here: Path) -> Path | None:
     return None
 
 
-def _user(uid: int) -> str:
+def user_name(uid: int) -> str:
+    """Return what a user of this machine is called."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:  # a container may have no such user

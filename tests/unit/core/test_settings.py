@@ -105,6 +105,8 @@ def test_a_home_of_another_user_is_refused_unless_it_is_named(
     assert message.startswith(f"{home} belongs to {pwd.getpwuid(home.stat().st_uid).pw_name}, and you are ")
     assert f"MUSTER_HOME={home} says that you trust" in message
     assert f"MUSTER_HOME={here / '.muster'} begins" in message
+    with pytest.raises(SpecError, match=r"MUSTER_HOME=~/\.muster begins"):
+        begin(tmp_path)
     assert Settings.load({"MUSTER_HOME": str(home)}, start=here).home == home
 
 
