@@ -182,7 +182,7 @@ def _blocks(file: Path, unread: Unread, *, after: int) -> Iterator[tuple[list[Pl
             if len(block) >= BLOCK_FRAMES or size >= BLOCK_BYTES:
                 yield block, offset
                 block, size = [], 0
-    except ServingError as error:  # nobody knows where the next one begins
+    except ServingError as error:  # it is not known where the next one begins
         yield block, offset
         yield [], unread.add(file, error, first=offset)
     else:

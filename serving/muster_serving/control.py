@@ -78,7 +78,7 @@ class Control:
             connection = self._introduced(post, label) if post else None
 
     def _introduced(self, post: socket.socket, label: Mapping[str, Any]) -> socket.socket | None:
-        """Send a line to the next keeper, and return its other end; None where nobody is left to take it."""
+        """Send a line to the next keeper, and return its other end; None where no keeper is left to take it."""
         ours, theirs = socket.socketpair()
         hello = {**label, "loaded": self._revisions.names, "pid": os.getpid()}
         handle = os.pidfd_open(os.getpid())

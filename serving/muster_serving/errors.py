@@ -65,7 +65,7 @@ def fault_of(kind: type[RequestError | PredictionError], doing: str) -> Iterator
         yield
     except ServingError:
         raise
-    except MemoryError as error:  # nobody's: the next request may fit
+    except MemoryError as error:  # no one request is at fault: the next may fit
         raise RequestError(
             f"{doing} needs more memory than this server has left: try again", status=503
         ) from error

@@ -151,7 +151,7 @@ def main() -> None:
 
 
 def end_by(error: OSError) -> None:
-    """End as every program does whose output nobody reads, by SIGPIPE; of what is wrong with this machine say one line, exit code 1.
+    """End as every program does whose output is no longer read, by SIGPIPE; of what is wrong with this machine say one line, exit code 1.
 
     Any other error is a bug, and keeps its traceback: a file that is missing in HOME, a connection that was closed.
     """
@@ -182,7 +182,7 @@ def _whose(path: Path) -> str:
 
 
 def _is_unread() -> bool:
-    """Whether whoever read this process's output has closed it."""
+    """Whether the reader of this process's output has closed it."""
     look = select.poll()
     look.register(1, 0)  # POLLERR and POLLHUP are always told
     look.register(2, 0)

@@ -103,7 +103,7 @@ def unit(settings: Settings, target: str, *, user: str | None = None) -> str:
 
 
 def _variables(settings: Settings) -> list[str]:
-    """Return what the unit is told. A cache that nobody named is the owner's own, not that of the root who writes the unit."""
+    """Return what the unit is told. A cache that no setting names is the owner's own, not that of the root who writes the unit."""
     named = os.environ.get("MUSTER_CACHE") or os.environ.get("XDG_CACHE_HOME")
     return [f"MUSTER_HOME={settings.home}", *([f"MUSTER_CACHE={settings.cache}"] if named else [])]
 

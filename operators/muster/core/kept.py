@@ -1,7 +1,7 @@
 """What a version keeps of a folder that a job wrote: files and folders. A link within the folder becomes the file or folder that it names.
 
 Links are followed once, before the commit, so that no version, mirror or reader ever meets one (docs/adr/past/0068-what-a-version-keeps.md).
-Their text is resolved here, name by name and from the folder on: the kernel follows none of them, since whoever wrote the folder
+Their text is resolved here, name by name and from the folder on: the kernel follows none of them, since the job that wrote the folder
 may still write it.
 """
 

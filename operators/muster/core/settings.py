@@ -145,7 +145,7 @@ def _cache(env: Mapping[str, str]) -> Path:
 
 
 def _found(here: Path) -> Path | None:
-    """Return the nearest ``.muster``. Airflow runs code of a home, so one that nobody named must be the user's own."""
+    """Return the nearest ``.muster``. Airflow runs code of a home, so one that no setting names must be the user's own."""
     for folder in (here, *here.parents):
         home = folder / _HOME_NAME
         if not home.is_dir():

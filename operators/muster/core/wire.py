@@ -69,7 +69,7 @@ def loads_field(kind: type, name: str, text: str | bytes) -> Any:
 
 
 def parsed(text: str | bytes, *, what: str) -> dict[str, Any]:
-    """Return an object of JSON that somebody else wrote. :param what: its name in errors.
+    """Return an object of JSON that another program wrote. :param what: its name in errors.
 
     :raises SpecError: it is no object, nested too deeply, or holds text that no file can: half a surrogate pair.
     """

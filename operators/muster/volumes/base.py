@@ -177,7 +177,7 @@ class TaskEnd:
 class RunNote:
     """What is noted of a run that has not come to its end. :param run: an origin without a task.
 
-    :param alive: whether it was noted in the last three minutes; if not, whoever runs it has died, or is away.
+    :param alive: whether it was noted in the last three minutes; if not, the process that runs it has died, or is away.
     """
 
     run: Origin

@@ -3,7 +3,7 @@
 ``hints/<volume>/newest`` holds the highest number given out, and ``hints/<volume>/<partition>`` the
 newest version of a partition. So a commit costs the same in a volume of ten thousand versions as in a new one.
 The folder of hints may be deleted at any time, and a wrong hint, or one that cannot be read or written, costs one
-listing of the volume's folder and a look at the commit records: a number is not given twice, even if somebody deleted its folder.
+listing of the volume's folder and a look at the commit records: a number is not given twice, even if its folder was deleted by hand.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The runs of Dags, as the store knows them: from the ledger's jobs, from how tasks without a job ended, and from
 records where gc deleted the jobs.
 
-Airflow is not asked, so tasks of other operators are not there; whoever runs a run notes that it goes on.
+Airflow is not asked, so tasks of other operators are not there; the process that runs a run notes that it goes on.
 """
 
 from __future__ import annotations

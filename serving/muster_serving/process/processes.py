@@ -36,7 +36,7 @@ class WorkerProcess(asyncio.Protocol):
 
     :ivar answered: called with the parts of each frame that answers one.
     :ivar ended: called once, with how it ended, after it was ready.
-    :ivar begun: how many frames it had begun when it ended; None while it runs, and where nobody can tell.
+    :ivar begun: how many frames it had begun when it ended; None while it runs, and where that is not known.
     """
 
     def __init__(self) -> None:

@@ -16,7 +16,7 @@ from airflow.listeners import hookimpl
 
 from muster.airflow.attempts.asked_for import BACKFILL
 
-# A templated field of every operator that begins jobs, an author's subclass and a mapped one too, and of nobody else's. The
+# A templated field of every operator that begins jobs, an author's subclass and a mapped one too, and of no other operator. The
 # scheduler loads no links of operators, and the module of an operator's class is Airflow's private matter.
 _OURS = "pod_override"
 

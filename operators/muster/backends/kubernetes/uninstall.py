@@ -45,7 +45,7 @@ def users(client: Client, *, namespace: str, release: str) -> Iterator[str]:
 def _found(client: Client, kind: Kind, namespace: str | None, labels: str) -> Sequence[Document]:
     """Return objects of a kind; none where the cluster does not know it, or the chart gives this account no right to list it.
 
-    :raises Forbidden: the chart gives it, and somebody took it away.
+    :raises Forbidden: the chart gives it, and it was taken away.
     """
     if kind.group and not serves(client.served(), kind):
         return ()

@@ -254,8 +254,8 @@ class Postgres:
     def _become_server(self, parent: int) -> None:
         """Hold the lock as the input of the server: all that it forks inherit it, so it is free once all have ended.
 
-        PostgreSQL's own lock files hold numbers, which other processes may have by now. Only where nobody works here they
-        go: by them it knows what a killed server's children still write.
+        PostgreSQL's own lock files hold numbers, which other processes may have by now. They go only where no
+        process works here: by them it knows what a killed server's children still write.
         """
         os.dup2(os.open(self.lock, os.O_RDONLY | os.O_CREAT, 0o600), 0)
         if not take(0, wait=False):

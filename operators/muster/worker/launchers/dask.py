@@ -20,7 +20,7 @@ It is left to the author who sets any of the settings of logs: beside a file of 
 
 
 # The worker ends what serves its ranks by SIGRTMAX. The scheduler then tells its workers that it closes: they would miss it otherwise,
-# and log a heartbeat that failed. It ends of that signal all the same, so that nobody takes it for lost.
+# and log a heartbeat that failed. It ends of that signal all the same, so that it is not taken for lost.
 _SCHEDULES = """
 import atexit, os, signal
 from distributed.cli.dask_scheduler import main

@@ -17,7 +17,7 @@ from muster.worker.launchers import engine
 # is loopback, too.
 _LOCAL = "127.0.0.2"
 _LEAST = (2, 52)
-"""The first release that asks for a token; an older one runs what anybody who reaches its ports sends it."""
+"""The first release that asks for a token; an older one runs whatever is sent to its ports."""
 _STORE_SHARE, _STORE_LEAST_MIB = 0.3, 100  # Ray refuses an object store of less than 75 MiB
 # Ray tells on stdout how one goes on by hand, and on stderr what is wrong. Where it can, it opens a port for drivers on other
 # machines, always the same one: there are none, and another job of this machine would find it taken.

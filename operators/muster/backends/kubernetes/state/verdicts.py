@@ -113,7 +113,7 @@ def vanished(job_id: str, *, age_seconds: float) -> Verdict:
     why = (
         f"{job_id} was deleted on the cluster, by hand or by another program, while it had not ended"
         if age_seconds < KEPT_SECONDS
-        else f"{job_id} was deleted on the cluster, by hand or a day after its end, which nobody saw"
+        else f"{job_id} was deleted on the cluster, by hand or a day after its end, which was not seen"
     )
     return Verdict(
         cause=Cause.BACKEND_ERROR,

@@ -109,7 +109,7 @@ function pairs(title, given, show) {
 
 export const metrics = (given) => pairs("Metrics", given, (each) => h("span", { title: String(each) }, number(each)));
 
-// A time is kept as seconds since the epoch, which no one reads.
+// A time is kept as seconds since the epoch, which says nothing to a reader.
 const MOMENT = /(^|_)(begin|end|from|since|until|at)$/;
 const isMoment = (name, given) => typeof given === "number" && given > 1e9 && given < 4e9 && MOMENT.test(name);
 

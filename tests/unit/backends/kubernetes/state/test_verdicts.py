@@ -384,7 +384,7 @@ class TestNoPodsLeft:
     ("age", "message"),
     [
         (60.0, "train-1 was deleted on the cluster, by hand or by another program, while it had not ended"),
-        (90_000.0, "train-1 was deleted on the cluster, by hand or a day after its end, which nobody saw"),
+        (90_000.0, "train-1 was deleted on the cluster, by hand or a day after its end, which was not seen"),
     ],
 )
 def test_a_job_whose_objects_are_gone_tells_one_story(age: float, message: str) -> None:
