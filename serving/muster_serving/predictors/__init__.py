@@ -23,6 +23,7 @@ KNOWN = {
     "model.pkl": "scikit_learn",
     "model.joblib": "scikit_learn",
 }
+"""By a version's file: the module here that loads it. ``muster.core.deployment.PREDICTED`` names the same files."""
 PICKLE = "pickle"
 
 

@@ -16,7 +16,7 @@ const COLUMNS = [
 // A table of jobs. One machine has no queues: a column of nothing is left out.
 export function jobTable(caption, jobs, empty) {
   const queues = jobs.some((each) => each.queue || each.priority);
-  const some = (cells) => cells.filter((_, n) => queues || n !== 3);
+  const some = (cells) => cells.filter((_, n) => queues || COLUMNS[n][0] !== "Queue");
   return table(caption, some(COLUMNS), jobs.map((each) => [some(line(each))]), empty);
 }
 
