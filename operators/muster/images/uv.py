@@ -96,7 +96,7 @@ def _ended(process: subprocess.Popen[bytes]) -> bool:
 
 def program() -> str:
     """Return the path of muster's own uv."""
-    need("machine", what="to make the environment of an image")
+    need("machine", what="making the environment of an image")
     from uv import find_uv_bin  # only a build needs it
 
     return find_uv_bin()
