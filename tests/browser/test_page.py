@@ -392,6 +392,19 @@ def test_what_a_job_says_is_seen_at_every_width(page: Page, server: Server) -> N
         assert page.locator("td.name small").get_attribute("title") == RUN_ID
 
 
+@pytest.mark.parametrize("queue", ["team-blue", None])
+def test_a_list_of_jobs_without_queues_has_no_column_for_them(
+    page: Page, server: Server, queue: str | None
+) -> None:
+    job = busy_job() | {"queue": queue, "priority": None}
+    server.answers["/muster/api/jobs"] = (200, {"jobs": [job], "total": 1, "states": {"queued": 1}})
+    page.goto(f"{HOST}/muster/#/jobs")
+    titles = ["State", "Job", "Task", "Queue", "Ranks", "Since", "Took", "What it says"]
+    expect(page.get_by_role("columnheader")).to_have_text(
+        [each for each in titles if queue or each != "Queue"]
+    )
+
+
 def test_a_job_that_succeeded_says_beside_its_versions_what_it_survived(page: Page, server: Server) -> None:
     survived = "the worker of replica 2 was lost at 2026-11-26 14:03:22 UTC (killed by SIGKILL), and the driver went on without it"
     job = busy_job() | {"state": "succeeded", "started": 2.0, "ended": 3.0, "reason": survived}
