@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import keyword
 import os
+import re
 import secrets
 import shlex
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from importlib.metadata import Distribution, distribution, distributions
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,14 +21,17 @@ import muster
 from muster.cli.command import example, open_store
 from muster.cli.foreground import check_port, python_of_image, serve, temporary_folder
 from muster.cli.screen import note, safe, say
-from muster.client.execute import KERNEL, SCRIPT, TRANSPORT
 from muster.core.address import Address
 from muster.core.errors import ImageError, NotFound, SpecError
 from muster.core.interpreters import python_command
 from muster.core.names import check_identifier
 from muster.core.settings import Settings, project_folder
+from muster.ext.notebook import execute as execution
+from muster.ext.notebook.execute import KERNEL, SCRIPT, TRANSPORT
 
 SERVER = "notebook"
+_NEEDS = ("ipykernel", "fsspec", "blake3", "httpx", "pathspec")  # of a kernel
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _INSTALLERS = ("pip", "pip3", "uv", "conda")
 """What a cell would call to install a package: into muster's own environment, where the cell could not import it."""
 _SETTINGS = {
@@ -111,12 +116,11 @@ def _chosen(inputs: Sequence[str]) -> dict[str, Any]:
 def _prepare(folder: Path, *, server: Path, python: Path, image: str) -> None:
     """Write the kernel for Jupyter, and check that it can start. :raises ImageError: it cannot; the message says why."""
     from muster.ext.notebook import kernel
-    from muster.images.kernel import link
 
     links, spec = folder / "links", folder / "kernels" / KERNEL
     links.mkdir()
     spec.mkdir(parents=True)
-    link(links, _site(server))
+    _link_packages(links, _site(server))
     command = python_command(str(Path(kernel.__file__).resolve()), str(links), of=python)
     done = subprocess.run([*command, "--check"], capture_output=True, text=True, check=False, cwd="/")
     try:
@@ -159,6 +163,51 @@ def _prepare(folder: Path, *, server: Path, python: Path, image: str) -> None:
     )
 
 
+def _link_packages(folder: Path, site: Path) -> None:
+    """Fill `folder` with links to packages of the image `notebook`, and to muster, for a kernel that runs in another image.
+
+    The kernel looks into the folder last, so its image's own packages win. The folder has no other packages: a cell cannot
+    import what a job in the image could not.
+
+    :param site: where the packages of the image `notebook` are.
+    """
+    for each in _with_all_they_need(_NEEDS, site):
+        _link(folder, each, _tops(each))
+    (folder / "muster").symlink_to(Path(muster.__file__).parent, target_is_directory=True)
+    mine = distribution("airflow-provider-muster")  # by its entry point fsspec finds volume://
+    _link(folder, mine, {name for name in _tops(mine) if name.endswith(".dist-info")})
+
+
+def _link(folder: Path, package: Distribution, names: Iterable[str]) -> None:
+    for name in names:
+        target = Path(str(package.locate_file(name))).resolve()
+        if target.exists() and not (folder / name).is_symlink():  # two packages may share a folder
+            (folder / name).symlink_to(target, target_is_directory=target.is_dir())
+
+
+def _tops(package: Distribution) -> set[str]:
+    """Return what a package installed at the top of site-packages: its modules and its metadata."""
+    tops = {path.parts[0] for path in package.files or ()}
+    return {name for name in tops if name not in ("..", "__pycache__") and not name.endswith(".pth")}
+
+
+def _with_all_they_need(names: Sequence[str], site: Path) -> Iterator[Distribution]:
+    known = {_plain(each.name): each for each in distributions(path=[str(site)])}
+    waiting, seen = [_plain(name) for name in names], set[str]()
+    while waiting:
+        name = waiting.pop()
+        if name in seen or name not in known:
+            continue
+        seen.add(name)
+        yield known[name]
+        waiting += [_plain(text) for text in known[name].requires or () if "extra ==" not in text]
+
+
+def _plain(requirement: str) -> str:
+    found = _NAME.match(requirement)
+    return re.sub(r"[-_.]+", "-", found[0]).lower() if found else ""
+
+
 def _site(python: Path) -> Path:
     """Return where an environment's packages are."""
     major, minor = sys.version_info[:2]
@@ -180,9 +229,8 @@ def _variables(folder: Path) -> Mapping[str, str]:
 
 
 def _execute(server: str, path: Path, variables: Mapping[str, str]) -> None:
-    script = Path(muster.__file__).parent / "client" / "execute.py"
     done = subprocess.run(
-        python_command(str(script), str(path.absolute()), of=server),
+        python_command(str(Path(execution.__file__).resolve()), str(path.absolute()), of=server),
         env=os.environ | dict(variables),
         stderr=subprocess.PIPE,
         text=True,

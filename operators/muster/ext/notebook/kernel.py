@@ -2,7 +2,7 @@
 
 ``python -P kernel.py LINKS -f CONNECTION`` is what ``muster notebook`` has Jupyter start; ``python -P kernel.py LINKS
 --check`` says as JSON what of the kernel cannot be imported, and which readers of data the image lacks. LINKS is the
-folder of :mod:`muster.images.kernel`. The versions are the JSON in ``MUSTER_NOTEBOOK_INPUTS``.
+folder of links of :mod:`muster.ext.notebook.commands`. The versions are the JSON in ``MUSTER_NOTEBOOK_INPUTS``.
 """
 
 from __future__ import annotations
