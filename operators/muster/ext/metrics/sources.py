@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -281,12 +280,19 @@ def collector_of(settings: Settings) -> MusterCollector:
         MetricsPart.GPUS: lambda place: of_gpus(place.capacity.gpus()),
         MetricsPart.DEPLOYMENTS: lambda place: drifts.look(place.deployments),
     }
-    opened = {part: _OpenedSource(place) for part in parts}
-    return MusterCollector(
-        {part: partial(_look, opened[part], look) for part, look in parts.items()},
-        place=place().name,
-        failed=lambda part: opened[part].forget(),
-    )
+    opened: dict[MetricsPart, Place] = {}  # one for each part, which is asked one question at a time
+
+    def look(part: MetricsPart) -> Iterable[Sample]:
+        if part not in opened:
+            opened[part] = place()
+        return parts[part](opened[part])
+
+    def forget(part: MetricsPart) -> None:
+        if (before := opened.pop(part, None)) is not None:
+            before.close()
+
+    looks = {part: partial(look, part) for part in parts}
+    return MusterCollector(looks, place=place().name, failed=forget)
 
 
 class _Lines:
@@ -319,28 +325,3 @@ class Drifts:
                 log.warning("no Event can be made of that: %s", error)
         self._told = frozenset(drifted)
         return of_deployments(found)
-
-
-class _OpenedSource:
-    """One place, opened when it is needed and again after it failed."""
-
-    def __init__(self, open_: Callable[[], Place]) -> None:
-        self._open = open_
-        self._lock = threading.Lock()
-        self._now: Place | None = None
-
-    def now(self) -> Place:
-        with self._lock:
-            if self._now is None:
-                self._now = self._open()
-            return self._now
-
-    def forget(self) -> None:
-        with self._lock:
-            before, self._now = self._now, None
-        if before is not None:
-            before.close()
-
-
-def _look(source: _OpenedSource, look: Callable[[Place], Iterable[Sample]]) -> Iterable[Sample]:
-    return look(source.now())
