@@ -11,7 +11,7 @@ from muster.cli.command import Json, open_store
 from muster.cli.screen import emit, note, safe, say, size
 from muster.core.address import pinned
 from muster.core.errors import NotFound
-from muster.volumes.changes import files_below
+from muster.volumes.changes import differing_files
 
 if TYPE_CHECKING:
     from muster.volumes.differences import Fact
@@ -72,12 +72,9 @@ def changed_code(store: LocalStore, before: str | None, after: str | None) -> It
     if before == after or before is None or after is None:
         return
     try:
-        old, new = (files_below(store.code(code)) for code in (before, after))
+        found = differing_files(store.code(before), store.code(after))
     except NotFound as error:
         note(f"the differing files of the code are unknown: {error}")
         return
-    for path in sorted(old.keys() | new.keys()):
-        if path not in old or path not in new:
-            yield f"{path} ({'new' if path in new else 'gone'})"
-        elif old[path].read_bytes() != new[path].read_bytes():
-            yield f"{path} (changed)"
+    for path, old, new in found:
+        yield f"{path} ({'new' if old is None else 'gone' if new is None else 'changed'})"

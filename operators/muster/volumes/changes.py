@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -57,13 +57,16 @@ def code_changed(
     except NotFound:
         return None
     if files is None:
-        return _differing(before, after) or None
+        return tuple(name for name, _, _ in differing_files(before, after)) or None
     return changed(files, partial(read_below, before), partial(read_below, after))
 
 
-def _differing(before: Path, after: Path) -> tuple[str, ...]:
-    names = files_below(before).keys() | files_below(after)
-    return tuple(sorted(name for name in names if read_below(before, name) != read_below(after, name)))
+def differing_files(before: Path, after: Path) -> Iterator[tuple[str, Path | None, Path | None]]:
+    """Yield each file that differs between two folders of code: its path in them, sorted, and it in both; None where it is not."""
+    old, new = files_below(before), files_below(after)
+    for name in sorted(old.keys() | new.keys()):
+        if read_below(before, name) != read_below(after, name):
+            yield name, old.get(name), new.get(name)
 
 
 def files_below(root: Path) -> dict[str, Path]:

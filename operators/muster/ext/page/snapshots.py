@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from muster.core.errors import NotFound
 from muster.core.text import as_shown
-from muster.volumes.changes import files_below
+from muster.volumes.changes import differing_files, files_below
 from muster.volumes.protocols import LocalStore
 
 MOST_BYTES = 512 << 10
@@ -18,14 +17,9 @@ MOST_FILES = 50
 MOST_LINES = 400
 
 
-def files(store: LocalStore, digest: str) -> Mapping[str, Path]:
-    """Return every file of a code snapshot by its path below it. :raises NotFound: gc deleted it."""
-    return files_below(store.code(digest))
-
-
 def listed(store: LocalStore, digest: str) -> dict[str, Any]:
-    """Return the names and sizes of the files of a snapshot."""
-    known = files(store, digest)
+    """Return the names and sizes of the files of a snapshot. :raises NotFound: gc deleted it."""
+    known = files_below(store.code(digest))
     return {
         "code": digest,
         "files": [{"path": p, "size_bytes": where.stat().st_size} for p, where in known.items()],
@@ -34,7 +28,7 @@ def listed(store: LocalStore, digest: str) -> dict[str, Any]:
 
 def text(store: LocalStore, digest: str, path: str) -> str:
     """Return one file as text, at most 512 kB of it. :raises NotFound: the snapshot has none of that name."""
-    known = files(store, digest)
+    known = files_below(store.code(digest))
     if path not in known:
         raise NotFound(f"code {digest[:11]} holds no {path!r:.120}; it holds {', '.join(islice(known, 8))}")
     return _read(known[path])
@@ -48,11 +42,10 @@ def changes(store: LocalStore, before: str | None, after: str | None) -> list[di
     if before == after or before is None or after is None:
         return []
     try:
-        old, new = files(store, before), files(store, after)
+        found = differing_files(store.code(before), store.code(after))
     except NotFound:
         return []
-    paths = (p for p in sorted(old.keys() | new.keys()) if _bytes(old.get(p)) != _bytes(new.get(p)))
-    return [_change(path, old.get(path), new.get(path)) for path in islice(paths, MOST_FILES)]
+    return [_change(*each) for each in islice(found, MOST_FILES)]
 
 
 def _change(path: str, old: Path | None, new: Path | None) -> dict[str, Any]:
@@ -60,10 +53,6 @@ def _change(path: str, old: Path | None, new: Path | None) -> dict[str, Any]:
     was, now = (_read(each).splitlines() if each else [] for each in (old, new))
     lines = list(islice(difflib.unified_diff(was, now, lineterm="", n=3), 2, MOST_LINES + 3))
     return {"path": path, "change": how, "lines": lines[:MOST_LINES], "cut": len(lines) > MOST_LINES}
-
-
-def _bytes(path: Path | None) -> bytes | None:
-    return None if path is None else path.read_bytes()
 
 
 def _read(path: Path) -> str:
