@@ -17,6 +17,7 @@ from urllib.parse import quote, urlsplit
 
 from airflow.sdk.bases.operatorlink import BaseOperatorLink
 
+from muster.core.address import short
 from muster.core.errors import NotFound
 
 if TYPE_CHECKING:
@@ -190,7 +191,7 @@ class VersionsLink(_JobsLink):
 
     def of_job(self, job_id: str) -> str:
         """Return the first output's version."""
-        return next((page(f"#/volumes/{_short(address)}") for address in _made(job_id)), "")
+        return next((page(f"#/volumes/{short(address)}") for address in _made(job_id)), "")
 
 
 class ReportLink(_JobsLink):
@@ -204,7 +205,7 @@ class ReportLink(_JobsLink):
             held = _store().manifest(address)
             for name in DOCUMENTS:
                 if name in held:
-                    return page(f"#/files/{_short(address)}/{name}")
+                    return page(f"#/files/{short(address)}/{name}")
         return ""
 
 
@@ -265,7 +266,3 @@ def _store() -> LocalStore:
     from muster.airflow.site import connect
 
     return connect().store
-
-
-def _short(address: str) -> str:
-    return address.removeprefix("volume://")

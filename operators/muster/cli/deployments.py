@@ -12,6 +12,7 @@ import typer
 from muster.cli import boot, tokens
 from muster.cli.command import Json, example, group, open_deployments, open_store, person
 from muster.cli.screen import Table, complain, digest, emit, fields, note, safe, say, when
+from muster.core.address import short
 from muster.core.errors import DeploymentError, MusterError, NotFound, SpecError
 from muster.core.names import check_label
 from muster.core.status import JobState
@@ -60,7 +61,7 @@ def _show_list(found: list[DeploymentSample]) -> None:
         table.add(
             status.name,
             _state(status),
-            champion and _model(champion.model.address),
+            champion and short(champion.model.address),
             _under_way(status),
             *_figures(seen.total),
             when(champion.since) if champion else None,
@@ -127,7 +128,7 @@ def _show_one(seen: DeploymentSample) -> None:
     for revision in status.revisions:
         table.add(
             revision.name,
-            _model(revision.model.address),
+            short(revision.model.address),
             digest(revision.model.digest),
             _standing(revision),
             f"{revision.percent} %",
@@ -176,8 +177,8 @@ def promote(
     deployments = open_deployments()
     chosen = _chosen(deployments.deployment(name), revision)
     give_everything(deployments, name, chosen.name, by=_by())
-    _await_answer(deployments, name, f"{chosen.name} ({_model(chosen.model.address)})")
-    note(f"{name}: {chosen.name} ({_model(chosen.model.address)}) has all of the traffic")
+    _await_answer(deployments, name, f"{chosen.name} ({short(chosen.model.address)})")
+    note(f"{name}: {chosen.name} ({short(chosen.model.address)}) has all of the traffic")
     note(f"back: muster deployments rollback {name}")
     _warn(deployments, chosen.model.address)
 
@@ -209,8 +210,8 @@ def rollback(
     serves = after.champion
     note(f"{name}: {bad} ({_model_of(before, bad)}) is rolled back")
     if serves:
-        _await_answer(deployments, name, f"{serves.name} ({_model(serves.model.address)})", seen=after)
-        note(f"{serves.name} ({_model(serves.model.address)}) has {serves.percent} % of the traffic")
+        _await_answer(deployments, name, f"{serves.name} ({short(serves.model.address)})", seen=after)
+        note(f"{serves.name} ({short(serves.model.address)}) has {serves.percent} % of the traffic")
         _warn(deployments, serves.model.address)
 
 
@@ -330,14 +331,14 @@ def _chosen(status: DeploymentStatus, wanted: str | None) -> Revision:
         wanted = status.release.revision
     there = [one for one in status.revisions if not one.state.over]
     for one in there:
-        if wanted is not None and wanted.removeprefix("volume://") in (one.name, _model(one.model.address)):
+        if wanted is not None and short(wanted) in (one.name, short(one.model.address)):
             return one
-    names = ", ".join(f"{one.name} ({_model(one.model.address)})" for one in there) or "none"
+    names = ", ".join(f"{one.name} ({short(one.model.address)})" for one in there) or "none"
     if wanted is None:
         raise NotFound(f"deployment {status.name}: nothing is under way; name a revision, there is {names}")
     for one in status.revisions:
-        if wanted.removeprefix("volume://") in (one.name, _model(one.model.address)):
-            over = f"{one.name} ({_model(one.model.address)}) is {one.state.value}"
+        if short(wanted) in (one.name, short(one.model.address)):
+            over = f"{one.name} ({short(one.model.address)}) is {one.state.value}"
             why = f": {one.reason}" if one.reason else ""
             raise NotFound(
                 f"deployment {status.name}: {over}{why}; there is {names}. To have that version again, run its deploy task "
@@ -419,10 +420,6 @@ def _figures(figures: Figures | None) -> tuple[object, object, object]:
     return figures.requests, figures.failed, None if p95 is None else shown(p95)
 
 
-def _model(address: str) -> str:
-    return address.removeprefix("volume://")
-
-
 def _model_of(status: DeploymentStatus, name: str) -> str:
     found = status.called(name)
-    return _model(found.model.address) if found else "gone"
+    return short(found.model.address) if found else "gone"

@@ -103,12 +103,17 @@ def pinned(volume: str, number: int) -> str:
     return f"{SCHEME}{volume}@{number}"
 
 
+def short(address: str) -> str:
+    """Write an address for people, ``flights/model@7``."""
+    return address.removeprefix(SCHEME)
+
+
 def shown(addresses: Sequence[str]) -> str:
     """Write the addresses of versions for people: ``flights/features@1…@12, flights/report@3``; none is empty."""
     by_volume: dict[str, list[str]] = {}
     for address in addresses:
-        by_volume.setdefault(address.removeprefix(SCHEME).rpartition("@")[0], []).append(address)
-    return ", ".join(_span([each.removeprefix(SCHEME) for each in many]) for many in by_volume.values())
+        by_volume.setdefault(short(address).rpartition("@")[0], []).append(address)
+    return ", ".join(_span([short(each) for each in many]) for many in by_volume.values())
 
 
 _MOST_RUNS = 6

@@ -96,8 +96,7 @@ def end(backend: Backend, status: JobStatus, swept: SweptJob) -> bool:
 
 def named(origin: Origin) -> str:
     """What people call a task instance."""
-    index = f"[{origin.map_index}]" if origin.map_index >= 0 else ""
-    return f"{origin.dag_id}.{origin.task_id}{index} of {origin.run_id}"
+    return f"{origin.dag_id}.{origin.stage} of {origin.run_id}"
 
 
 def _by_task(jobs: Iterable[tuple[JobStatus, Origin]]) -> dict[Origin, list[JobStatus]]:

@@ -40,10 +40,10 @@ from muster.airflow.operators.releasing import (
     read_comparison,
     read_smoke,
     serving,
-    short,
     smoke_digest,
 )
 from muster.airflow.operators.smoke import Smoke, check_smoke_file, smoke_of
+from muster.core.address import short
 from muster.core.comparison import files_changed
 from muster.core.deployment import (
     NO_LOG_OF_STREAMS,

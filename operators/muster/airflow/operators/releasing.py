@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from muster.airflow.authoring.code import DagFolder
 from muster.airflow.authoring.smoke_rows import check_expect
-from muster.core.address import SCHEME
+from muster.core.address import short
 from muster.core.deployment import DeploymentStatus, SmokeRequest
 from muster.core.errors import MusterError, NotFound, SpecError
 from muster.core.text import one_line
@@ -149,8 +149,7 @@ def example_of(store: LocalStore, model: str) -> str:
 
 def asker(origin: Origin) -> str:
     """The name of the task that asks for a release, the same in every try: ``flights.deploy, manual__2026-11-22``."""
-    index = f"[{origin.map_index}]" if origin.map_index >= 0 else ""
-    return f"{origin.dag_id}.{origin.task_id}{index}, {origin.run_id}"
+    return f"{origin.dag_id}.{origin.stage}, {origin.run_id}"
 
 
 def refusal_text(
@@ -201,11 +200,6 @@ def serving(status: DeploymentStatus | None) -> str:
         "" if status.ready else ", which does not answer now" + (f": {status.reason}" * bool(status.reason))
     )
     return one_line(f"{short(champion.model.address)} serves {champion.percent} % of the users{down}")
-
-
-def short(address: str) -> str:
-    """An address as people write it, ``flights/model@7``."""
-    return address.removeprefix(SCHEME)
 
 
 def plan_of(

@@ -10,7 +10,8 @@ from muster.airflow.authoring.checks import check_name, check_one, check_text, o
 from muster.airflow.authoring.keywords import keyword
 from muster.airflow.links import DeploymentLink, EndpointLink
 from muster.airflow.operators.base import MusterOperator
-from muster.airflow.operators.releasing import asker, one_version, serving, short
+from muster.airflow.operators.releasing import asker, one_version, serving
+from muster.core.address import short
 from muster.core.errors import NotFound
 
 if TYPE_CHECKING:

@@ -19,10 +19,10 @@ def task(origin: Origin) -> dict[str, Any]:
     """
     if not origin.dag_id:
         return {"task": "", "task_url": None}
-    mapped = origin.map_index >= 0
-    index = f"[{origin.map_index}]" if mapped else ""
     if origin.by_muster_run:
-        return {"task": f"{origin.dag_id}.{origin.task_id}{index} by muster run", "task_url": None}
+        return {"task": f"{origin.dag_id}.{origin.stage} by muster run", "task_url": None}
     dag, run, name = (quote(part, safe="") for part in (origin.dag_id, origin.run_id, origin.task_id))
-    where = f"../dags/{dag}/runs/{run}/tasks/{name}" + (f"/mapped/{origin.map_index}" if mapped else "")
-    return {"task": f"{origin.dag_id} · {origin.task_id}{index}", "task_url": where}
+    where = f"../dags/{dag}/runs/{run}/tasks/{name}" + (
+        f"/mapped/{origin.map_index}" if origin.map_index >= 0 else ""
+    )
+    return {"task": f"{origin.dag_id} · {origin.stage}", "task_url": where}

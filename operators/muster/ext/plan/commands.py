@@ -12,6 +12,7 @@ from muster.cli.capacity import needs
 from muster.cli.command import DAGS, Dags, Json, Params, example
 from muster.cli.run import read_param
 from muster.cli.screen import Table, emit, note, safe, say, seconds
+from muster.core.address import short
 from muster.core.settings import Settings
 
 if TYPE_CHECKING:
@@ -131,9 +132,9 @@ def _told(stage: PlannedStage) -> Iterator[str]:
     yield from (f"{label}: {safe(text)}" for text in stage.warnings)
     if stage.deploys is not None:
         model, instead = stage.deploys.model, stage.deploys.instead_of
-        how = f"in place of {_short(instead)}" if instead else "as the first version"
+        how = f"in place of {safe(short(instead))}" if instead else "as the first version"
         how = "as it does now" if model == instead else how
-        yield f"{label}: {safe(stage.deploys.name)} serves {_short(model)}, {how}"
+        yield f"{label}: {safe(stage.deploys.name)} serves {safe(short(model))}, {how}"
     start = stage.start
     if start is None:
         return
@@ -145,10 +146,6 @@ def _told(stage: PlannedStage) -> Iterator[str]:
         yield f"{label}: place {len(start.ahead) + 1} of queue {safe(start.queue)}, behind {names}{more}"
     if start.starts is not None and start.ends is None and stage.search is None:
         yield f"{label}: no run of it has ended here, so how long it takes is not known"
-
-
-def _short(address: str) -> str:
-    return safe(address.removeprefix("volume://"))
 
 
 def _sum(found: RunPlan) -> str:
