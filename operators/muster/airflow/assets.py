@@ -75,11 +75,9 @@ def announce(context: Context, store: Store, status: JobStatus) -> None:
     A volume that got no version has no event: a mapped task names the volumes of all its instances,
     and Airflow would announce every one of them for each.
     """
-    assert status.result is not None
     committed: dict[str, list[Version]] = defaultdict(list)
-    for addresses in status.result.outputs.values():
-        for version in (version for address in addresses for version in store.resolve(address)):
-            committed[f"{SCHEME}{version.volume}"].append(version)
+    for version in (version for address in status.addresses for version in store.resolve(address)):
+        committed[f"{SCHEME}{version.volume}"].append(version)
     task = context["task"]
     task.outlets = [each for each in task.outlets if not _is_volume(each) or each.uri in committed]
     for asset in filter(_is_volume, task.outlets):

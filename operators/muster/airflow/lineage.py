@@ -70,9 +70,8 @@ class Lineage:
         from airflow.providers.openlineage.extractors import OperatorLineage
 
         ledger = self._store.ledger
-        spec, result = ledger.spec(job_id), ledger.status(job_id).result
+        spec, made = ledger.spec(job_id), ledger.status(job_id).addresses
         pinned = [version.address for given in spec.inputs.values() for version in given.versions]
-        made = [address for addresses in result.outputs.values() for address in addresses] if result else []
         return OperatorLineage(
             inputs=[self._version_read(address) for address in dict.fromkeys(pinned)],
             outputs=self._written(made) or [self._output(each.volume) for each in spec.outputs.values()],

@@ -257,9 +257,8 @@ class EndpointLink(BaseOperatorLink):
         return f"{url}/v2/models/{quote(operator.name, safe='')}" if url else ""
 
 
-def _made(job_id: str) -> list[str]:
-    result = _store().ledger.status(job_id).result
-    return [address for addresses in result.outputs.values() for address in addresses] if result else []
+def _made(job_id: str) -> tuple[str, ...]:
+    return _store().ledger.status(job_id).addresses
 
 
 def _store() -> LocalStore:

@@ -166,6 +166,5 @@ def _versions(store: LocalStore, address: str | None) -> list[Version]:
 
 
 def _made_by(store: LocalStore, job_id: str) -> list[Version]:
-    result = store.ledger.status(job_id).result
-    made = [address for addresses in result.outputs.values() for address in addresses] if result else []
+    made = store.ledger.status(job_id).addresses
     return [version for address in made for version in store.resolve(address)]

@@ -86,6 +86,12 @@ class JobStatus:
         for name in ("progress", "links"):
             object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
 
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """The versions that it made; none before it succeeded."""
+        made = () if self.result is None else self.result.outputs.values()
+        return tuple(address for addresses in made for address in addresses)
+
 
 @dataclass(frozen=True, kw_only=True)
 class JobEvent:

@@ -188,7 +188,7 @@ class Reconciler:
         if why is None or status.result is None:
             return
         reason = f"committed by job {status.job_id} too late: {why.message}"
-        for address in (each for made in status.result.outputs.values() for each in made):
+        for address in status.addresses:
             with suppress(NotFound):  # deleted since: nothing finds it
                 backend.store.retire(address, reason=reason)
                 log.warning("%s is retired: %s (%s)", address, reason, named(origin))

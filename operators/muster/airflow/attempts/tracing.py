@@ -40,9 +40,7 @@ def tell_life(store: Store, status: JobStatus, warn: Callable[[str], None]) -> N
     """
     if not _is_on():
         return
-    made = (
-        [each for addresses in status.result.outputs.values() for each in addresses] if status.result else []
-    )
+    made = status.addresses
     try:
         spec = store.ledger.spec(status.job_id)
         sealed = store.record(made[0]).created if made else None

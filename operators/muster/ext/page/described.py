@@ -72,15 +72,9 @@ def _became(status: JobStatus | None) -> dict[str, Any]:
             name: {"text": str(number), **plain(number)} for name, number in status.progress.items()
         },
         "links": dict(status.links),
-        **_made(status),
+        "made": list(status.addresses[:MADE]),
+        "made_in_all": len(status.addresses),
     }
-
-
-def _made(status: JobStatus) -> dict[str, Any]:
-    """Return the first few versions of a job, and the number of all."""
-    outputs = status.result.outputs.values() if status.result else ()
-    made = [address for addresses in outputs for address in addresses]
-    return {"made": made[:MADE], "made_in_all": len(made)}
 
 
 def detail(job: Job) -> dict[str, Any]:

@@ -95,8 +95,7 @@ class Use:
     @property
     def made(self) -> tuple[str, ...]:
         """The addresses of the versions that the job made."""
-        result = self.job.status.result if self.job.status else None
-        return tuple(each for made in result.outputs.values() for each in made) if result else ()
+        return self.job.status.addresses if self.job.status else ()
 
 
 @dataclass(frozen=True, kw_only=True)
