@@ -32,7 +32,7 @@ from muster.cli.screen import complain
 from muster.cli.tensorboard import tensorboard
 from muster.core.extensions import problems, used
 from muster.core.forking import leave
-from muster.core.settings import user_name
+from muster.core.settings import whose
 
 HELP = """The whole road of a model in one Airflow Dag, on this machine or a cluster.
 
@@ -162,23 +162,10 @@ def end_by(error: OSError) -> None:
         signal.raise_signal(signal.SIGPIPE)
     if error.errno not in _MACHINES and not no_home and not isinstance(error, socket.gaierror):
         return
-    where = f": {error.filename}{_whose(path)}" if error.filename else ""
+    where = f": {error.filename}{whose(error)}" if error.filename else ""
     with suppress(OSError):  # stderr may lead to the same disk
         complain(f"{error.strerror or error}{where}")
     os._exit(1)
-
-
-def _whose(path: Path) -> str:
-    """Say whose a path is, if another user's: of one that cannot be looked at, the folder above it that can."""
-    me = os.geteuid()
-    for each in (path, *path.parents):
-        try:
-            owner = each.lstat().st_uid
-        except OSError:
-            continue
-        told = f" ({each} belongs to {user_name(owner)}, and you are {user_name(me)})"
-        return "" if owner == me else told
-    return ""
 
 
 def _is_unread() -> bool:

@@ -176,3 +176,19 @@ def user_name(uid: int) -> str:
         return pwd.getpwuid(uid).pw_name
     except KeyError:  # a container may have no such user
         return f"user {uid}"
+
+
+def whose(error: OSError) -> str:
+    """Say after a semicolon that another user owns what an error denies; empty where that is not why.
+
+    Of a path that cannot be looked at it names the nearest folder above that can.
+    """
+    me, path = os.geteuid(), Path(str(error.filename or ""))
+    for each in (path, *path.parents) if isinstance(error, PermissionError) and error.filename else ():
+        try:
+            owner = each.lstat().st_uid
+        except OSError:
+            continue
+        told = f"; {each} belongs to {user_name(owner)}, and you are {user_name(me)}"
+        return "" if owner == me else told
+    return ""

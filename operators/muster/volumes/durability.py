@@ -11,6 +11,7 @@ from pathlib import Path
 
 from muster.core.errors import StoreError
 from muster.core.locks import is_locked, take
+from muster.core.settings import whose
 
 TEMPORARY = ".new-"
 
@@ -175,7 +176,7 @@ def translated(what: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        where = f" ({error.filename})" if error.filename else ""
+        where = f" ({error.filename}{whose(error)})" if error.filename else ""
         raise StoreError(
             f"could not {what}: {error.strerror or error}{where}; nothing half-done is visible, "
             "and the same again is safe once that is mended"

@@ -23,7 +23,7 @@ app.end_by(PermissionError(errno.EACCES, "Permission denied", sys.argv[1]))
     ended = subprocess.run([sys.executable, "-c", source, path], capture_output=True, text=True, check=False)
     assert ended.returncode == 1
     mine, other = pwd.getpwuid(os.getuid()).pw_name, f"user {os.getuid() + 12345}"
-    told = f"Permission denied: {path} ({tmp_path} belongs to {mine}, and you are {other})"
+    told = f"Permission denied: {path}; {tmp_path} belongs to {mine}, and you are {other}"
     assert " ".join(ended.stderr.split()) == f"muster: {told}"
 
 

@@ -206,3 +206,17 @@ def test_an_attempt_without_checkpoints_waits_for_no_disk(work, store, monkeypat
     monkeypatch.setattr(attempts, "sync_all", pytest.fail)
     monkeypatch.setattr(attempts, "sync_tree", pytest.fail)
     assert list(store.stage("a-1").checkpoints.iterdir()) == []
+
+
+def test_what_another_user_owns_is_told_with_both_users(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    me = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: me + 12345)
+    path = tmp_path / "code" / "new"
+    for error, told in (
+        (PermissionError, rf"\({path}; {tmp_path} belongs to \w+, and you are user {me + 12345}\); nothing"),
+        (OSError, rf"\({path}\); nothing"),
+    ):
+        with pytest.raises(StoreError, match=told), translated("keep the code"):
+            raise error(13 if error is PermissionError else 28, "no", str(path))
