@@ -116,7 +116,7 @@ def load(dag_id: str, home: EmbeddedHome) -> Loaded:
         DagBundlesManager().sync_bundles_to_db()  # type: ignore[no-untyped-call]
         sync_bag_to_db(bag, BUNDLE, None)
     scheduled = DagSerialization.deserialize_dag(DagSerialization.serialize_dag(dag))
-    scheduled.deadline = None  # it should name rows of the database, and only the scheduler reads those
+    scheduled.deadline = None  # the database of such a run has no rows of deadlines for it, and no scheduler that would look at them
     return Loaded(dag=dag, scheduled=scheduled)
 
 

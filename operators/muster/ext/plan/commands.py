@@ -69,10 +69,10 @@ def plan_dag(
     from muster.airflow.site import connect
 
     quieten(home.log)
-    from muster.ext.plan.planner import plan_of  # it imports Airflow, which is quiet by now
+    from muster.ext.plan.planner import Planner  # it imports Airflow, which is quiet by now
 
     dag = parse(dag_id, home.dags)
-    return plan_of(dag, params or {}, connect(settings), settings, cache=cache)
+    return Planner(dag, params or {}, connect(settings), settings, cache=cache).plan()
 
 
 def show(found: RunPlan) -> None:

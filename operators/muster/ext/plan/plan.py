@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from muster.backends.forecast import Span
-
-if TYPE_CHECKING:
-    pass
 
 
 class Does(str, Enum):

@@ -48,36 +48,24 @@ GIB = 1 << 30
 HOUR_SECONDS = 3600.0
 
 
-def plan_of(
-    dag: DAG,
-    params: Mapping[str, Any],
-    backend: Backend,
-    settings: Settings,
-    *,
-    cache: bool = True,
-) -> RunPlan:
-    """Return what a run of a parsed Dag would do now. :raises SpecError: a wrong param."""
-    given = {**dag.params.dump(), **read_params(dag, params)}
-    return Planner(dag, given, backend, settings, cache=cache).plan()
-
-
 class Planner:
     """Plans one run of a parsed Dag.
 
-    :param given: the run's params, all of them.
+    :param params: those that the run is given; the others have the Dag's defaults.
+    :raises SpecError: a wrong param.
     """
 
     def __init__(
         self,
         dag: DAG,
-        given: Mapping[str, Any],
+        params: Mapping[str, Any],
         backend: Backend,
         settings: Settings,
         *,
         cache: bool = True,
     ) -> None:
         self._dag = dag
-        self._given = given
+        self._given = {**dag.params.dump(), **read_params(dag, params)}
         self._backend = backend
         self._settings = settings
         self._cache = cache

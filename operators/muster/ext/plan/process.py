@@ -53,12 +53,12 @@ def _plan(wanted: PlanRequest) -> dict[str, Any]:
     from muster.airflow.embedded.load import parse
     from muster.airflow.site import connect
     from muster.core.settings import Settings
-    from muster.ext.plan.planner import plan_of
+    from muster.ext.plan.planner import Planner
 
     settings = Settings.load()
     try:
         dag = parse(wanted.dag_id, Path(wanted.folder), file=Path(wanted.file))
-        found = plan_of(dag, wanted.params, connect(settings), settings)
+        found = Planner(dag, wanted.params, connect(settings), settings).plan()
     except MusterError as error:
         return {"refused": str(error)}
     return {"plan": plain(found)}
