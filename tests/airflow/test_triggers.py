@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from muster.airflow.attempts.log import BURST_LINES, KEPT_LINES
 from muster.backends.releases.plan import Plan
 from muster.core.data import Pinned
 from muster.core.deployment import DeploymentSpec, DeploymentStatus, Release, Revision, RevisionState
@@ -41,8 +42,9 @@ class Clock:
 class Machine:
     """Stands for the hub and for a backend; what is waited for ends at a moment of the clock."""
 
-    def __init__(self, clock: Clock, *, ends: float) -> None:
+    def __init__(self, clock: Clock, *, ends: float, lines: int) -> None:
         self.clock, self.ends = clock, ends
+        self.lines = tuple(f"[rank 0] {number}" for number in range(lines))
 
     def close(self) -> None:
         """Nothing is held open."""
@@ -50,7 +52,7 @@ class Machine:
     async def follow(self, job_id: str, *, after: str | None) -> AsyncGenerator[Any, None]:
         await self.clock.sleep(self.ends)
         status = JobStatus(job_id=job_id, state=JobState.SUCCEEDED, submitted=1.0)
-        yield SimpleNamespace(status=status, lines=(), offset=7)
+        yield SimpleNamespace(status=status, lines=self.lines, offset=7)
 
     @property
     def deployments(self) -> Machine:
@@ -107,11 +109,11 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 def fires(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[float]]:
     """Run a trigger to its end and return the moments of its events."""
 
-    def run(trigger: Any, *, ends: float, fails: Exception | None = None) -> list[float]:
+    def run(trigger: Any, *, ends: float, lines: int = 0, fails: Exception | None = None) -> list[float]:
         def hub() -> Machine:
             if fails:
                 raise fails
-            return Machine(clock, ends=ends)
+            return Machine(clock, ends=ends, lines=lines)
 
         async def moments() -> list[float]:
             return [clock.now async for _ in trigger.run()]
@@ -129,6 +131,16 @@ def test_no_trigger_fires_before_the_scheduler_knows_of_the_deferral_or_later_th
     make: Callable[..., Any], ends: float, moment: float, fires: Callable[..., list[float]]
 ) -> None:
     assert fires(make(), ends=ends) == [moment]
+
+
+def test_it_fires_later_where_lines_waited_so_that_airflow_has_read_them(
+    fires: Callable[..., list[float]],
+) -> None:
+    """10 ms a line that waited for its turn; those that a task's log shows at once are read by the end."""
+    (moment,) = fires(job(), ends=30.0, lines=BURST_LINES // 2)
+    assert moment == 30.0
+    (moment,) = fires(job(), ends=30.0, lines=3 * BURST_LINES)
+    assert moment == pytest.approx(60.0 + KEPT_LINES / 100)
 
 
 @pytest.mark.parametrize("make", [job, release])

@@ -100,12 +100,13 @@ def test_its_token_reads_for_six_hours_and_another_container_renews_it(tmp_path:
     assert (token.kind, token.expires <= before + 6 * 3600) == (TokenKind.READER, True)
     assert "sleep 3600 &" in words[1]
     inode = file.stat().st_ino
-    again = subprocess.Popen(["sh", "-c", words[1].replace("sleep 3600", "sleep 1")], env=environment)
-    eventually(lambda: file.stat().st_ino != inode)
-    assert verify((b"k" * 32,), file.read_text().strip()).kind is TokenKind.READER
-    assert file.stat().st_mode & 0o077 == 0
-    again.terminate()
-    again.wait(60)
+    with subprocess.Popen(["sh", "-c", words[1].replace("sleep 3600", "sleep 1")], env=environment) as again:
+        try:
+            eventually(lambda: file.stat().st_ino != inode)
+            assert verify((b"k" * 32,), file.read_text().strip()).kind is TokenKind.READER
+            assert file.stat().st_mode & 0o077 == 0
+        finally:
+            again.terminate()
 
 
 def test_its_account_may_only_look_and_make_events() -> None:

@@ -186,14 +186,19 @@ def test_what_is_under_way_is_told(muster: Run) -> None:
     assert "@3 at 5 %" in muster("deployments", "ls").out
 
 
-def test_a_release_whose_run_has_died_says_how_to_go_on(
-    muster: Run, world: World, home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    status, ledger = world.deployment(NAME), FolderStore(home / "store").ledger
+@pytest.fixture
+def driving(world: World, home: Path) -> Origin:
+    """The `muster run` whose task drives the release that is under way; the store has just noted that it goes on."""
     run = Origin(instance="here", dag_id="flights", run_id="muster__1")
+    status = world.deployment(NAME)
     release = replace(status.release, origin=replace(run, task_id="deploy"))
     world.shift(NAME, status.shares, token=status.token, release=release)
-    ledger.note_run(run, going=True)
+    FolderStore(home / "store").ledger.note_run(run, going=True)
+    return run
+
+
+@pytest.mark.usefixtures("driving")
+def test_a_release_whose_run_has_died_says_how_to_go_on(muster: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "has died" not in muster("deployments", "show", NAME).out
     now = time.time()
     monkeypatch.setattr(time, "time", lambda: now + 200)
@@ -201,19 +206,12 @@ def test_a_release_whose_run_has_died_says_how_to_go_on(
     assert "the run that drives it has died: `muster run flights --resume` goes on with it" in out
 
 
-def test_a_release_whose_run_was_killed_on_this_machine_says_so_at_once(
-    muster: Run, world: World, home: Path
-) -> None:
+def test_a_release_whose_run_was_killed_on_this_machine_says_so_at_once(muster: Run, driving: Origin) -> None:
     """The store's note of the run counts for minutes more; its lock tells now."""
-    status, ledger = world.deployment(NAME), FolderStore(home / "store").ledger
-    run = Origin(instance="here", dag_id="flights", run_id="muster__1")
-    release = replace(status.release, origin=replace(run, task_id="deploy"))
-    world.shift(NAME, status.shares, token=status.token, release=release)
-    ledger.note_run(run, going=True)
     notes = EmbeddedHome(settings=Settings.load(), dags=Path()).notes
-    with notes.own(run.run_id):
+    with notes.own(driving.run_id):
         assert "has died" not in muster("deployments", "show", NAME).out
-    (notes.folder / f"{run.run_id}.lock").write_text("4711")  # as a killed process leaves it
+    (notes.folder / f"{driving.run_id}.lock").write_text("4711")  # as a killed process leaves it
     out = muster("deployments", "show", NAME).out
     assert "the run that drives it has died: `muster run flights --resume` goes on with it" in out
 
