@@ -78,7 +78,7 @@ def test_a_cluster_s_own_schemas_take_it(name: str, known: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        ("replicas: 1", "replica: 1"),
+        ("replicas: 2", "replica: 2"),
         ("concurrencyPolicy: Forbid", "concurrencyPolicy: [Forbid]"),
         ("nominalQuota: 8", "nominalQuota: {}"),
         ("nodeLabel:", "label:"),
@@ -235,15 +235,16 @@ def test_no_job_may_ask_for_the_secret_with_the_keys() -> None:
         check_secret_name("secret KEYS", secret)
 
 
-def test_the_store_service_is_one_at_a_time() -> None:
-    spec = named(render(LEAST), "Deployment", "muster-store")["spec"]
+def test_a_single_store_service_is_one_at_a_time() -> None:
+    found = render({**LEAST, "store": {**LEAST["store"], "replicas": 1}})
+    spec = named(found, "Deployment", "muster-store")["spec"]
     assert (spec["replicas"], spec["strategy"]) == (1, {"type": "Recreate"})
-    budgets = [each["metadata"]["name"] for each in render(LEAST) if each["kind"] == "PodDisruptionBudget"]
+    budgets = [each["metadata"]["name"] for each in found if each["kind"] == "PodDisruptionBudget"]
     assert budgets == ["muster-reaper"]  # one that may not be away would keep its node from being drained
 
 
 def test_a_second_store_service_stands_by_on_another_node() -> None:
-    found = render({**LEAST, "store": {**LEAST["store"], "replicas": 2}})
+    found = render(LEAST)
     spec = named(found, "Deployment", "muster-store")["spec"]
     assert spec["replicas"] == 2
     assert spec["strategy"]["rollingUpdate"] == {"maxSurge": 0, "maxUnavailable": 1}
