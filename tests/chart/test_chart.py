@@ -267,7 +267,17 @@ def test_what_is_common_is_on_everything() -> None:
     pods = {each["metadata"]["name"]: (each, spec) for each in render(WHOLE) if (spec := _pod_spec(each))}
     assert pods.keys() == {
         f"muster-{name}"
-        for name in ("store", "metrics", "reaper", "gc", "requests", "test", "test-accounts", "uninstall")
+        for name in (
+            "store",
+            "metrics",
+            "reaper",
+            "keeper",
+            "gc",
+            "requests",
+            "test",
+            "test-accounts",
+            "uninstall",
+        )
     }
     for each, spec in pods.values():
         metadata = each["metadata"] if each["kind"] == "Pod" else _pod_template(each)["metadata"]
@@ -326,7 +336,7 @@ def test_accounts_of_others_that_submit_jobs_are_looked_at_too() -> None:
     (condition,) = named(render(WHOLE), "ValidatingAdmissionPolicy", "muster-admission")["spec"][
         "matchConditions"
     ]
-    for name in ("muster-operator", "muster-job", "muster-store", "muster-reaper"):
+    for name in ("muster-operator", "muster-job", "muster-store", "muster-reaper", "muster-keeper"):
         assert f'"system:serviceaccount:muster-jobs:{name}"' in condition["expression"]
     assert '"system:serviceaccount:airflow:airflow-worker"' in condition["expression"]
     assert 'group in ["team-a"]' in condition["expression"]
@@ -346,7 +356,7 @@ def test_every_pod_keeps_to_pod_security_s_restricted(example: Document) -> None
             assert container["resources"]["limits"].keys() == {"memory"}
 
 
-def test_no_pod_has_a_token_but_the_reaper_s_the_test_s_and_that_of_an_uninstall() -> None:
+def test_no_pod_has_a_token_but_the_reaper_s_the_keeper_s_the_test_s_and_that_of_an_uninstall() -> None:
     found = {each["metadata"]["name"]: _pod_spec(each) for each in render(WHOLE)}
     told = {
         name: spec["automountServiceAccountToken"]
@@ -355,6 +365,7 @@ def test_no_pod_has_a_token_but_the_reaper_s_the_test_s_and_that_of_an_uninstall
     }
     assert {name for name, yes in told.items() if yes} == {
         "muster-reaper",
+        "muster-keeper",
         "muster-test-accounts",
         "muster-uninstall",
     }
