@@ -60,6 +60,7 @@ BY_HAND = {
     "airflow.operators.validate": "what Great Expectations says",
     "ext.plan.routes": "of a process of its own, and params of a user",
     "ext.page.preview": "a version's own JSON lines",
+    "ext.usage.log": "a line for each job, read by its places; tried in unit/ext/usage/test_log.py",
     "ext.up.home": "secrets by name",
     "backends.kubernetes.api.client": "Kubernetes'",
     "backends.kubernetes.api.refusals": "Kubernetes'",

@@ -39,6 +39,7 @@ from muster.core.job import JobSpec
 from muster.core.origin import Origin
 from muster.core.settings import Settings
 from muster.core.status import JobState, JobStatus
+from muster.core.tally import Tally
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     from muster.volumes.base import Made
 
 STATE_KEY = "muster"
+_TEAM = "team:"
 _DEFAULT_POOL = "default_pool"  # where every task is that names none
 
 # A backend minds a job's timeouts. Where its clock stands still (a supervisor that hangs, one that is
@@ -93,6 +95,14 @@ class TaskRun:
     cursors: Mapping[str, str | None] = field(default_factory=dict)
     backfill: str | None = None
     may_keep: bool = True
+
+    @property
+    def tally(self) -> Tally | None:
+        """For whom the run's jobs are counted: who triggered it, and the team of a tag such as ``team:vision``."""
+        tags = sorted(getattr(self.context["dag"], "tags", ()))
+        team = next((tag.removeprefix(_TEAM) for tag in tags if tag.startswith(_TEAM)), "")
+        user = getattr(self.context["dag_run"], "triggering_user_name", None) or ""
+        return Tally(user=user, team=team) if user or team else None
 
     @classmethod
     def of(
@@ -314,7 +324,7 @@ class _JobRun:
 
     def _start(self, spec: JobSpec, attempt: Attempt, job_id: str) -> None:
         try:
-            self._backend.submit(spec, job_id=job_id, owner=self._task.owner)
+            self._backend.submit(spec, job_id=job_id, owner=self._task.owner, tally=self._task.tally)
         except SpecError:
             if self._status(attempt) is None:
                 raise
