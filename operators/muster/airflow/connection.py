@@ -35,7 +35,7 @@ _PREFIX = "extra__kubernetes__"  # of a field that a form of Airflow before 2.3 
 
 def connection_id() -> str:
     """Return the connection that jobs go to, ``[muster] connection``; empty is this machine."""
-    from airflow.sdk.configuration import conf
+    from airflow.sdk import conf
 
     return str(conf.get("muster", "connection", fallback="")).strip()
 

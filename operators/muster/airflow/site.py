@@ -86,7 +86,7 @@ def open_place(
 
 def _mirrored(settings: Settings) -> Settings:
     """Add the mirror that ``[muster] mirror`` names; the variable wins."""
-    from airflow.sdk.configuration import conf
+    from airflow.sdk import conf
 
     return (
         settings
@@ -126,7 +126,7 @@ def instance(settings: Settings) -> str:
     :raises SpecError: the home cannot be written, or jobs go to a cluster and the name is not set: the next
         try of a task may run on another machine, and would not find its job under another name.
     """
-    from airflow.sdk.configuration import conf
+    from airflow.sdk import conf
 
     configured = str(conf.get("muster", "instance", fallback=""))
     if not configured and not open_place(settings).here:
@@ -169,7 +169,7 @@ def checkpoint_days() -> float:
 
 def cache_default() -> bool:
     """Return whether stages take what was made before where their Dag does not say: ``[muster] cache``."""
-    from airflow.sdk.configuration import conf
+    from airflow.sdk import conf
 
     return bool(conf.getboolean("muster", "cache", fallback=False))
 
@@ -179,7 +179,7 @@ def interpreter_path(image: str, settings: Settings) -> Path | None:
 
     None where none is set, and where jobs go to a cluster, whose images are containers.
     """
-    from airflow.sdk.configuration import conf
+    from airflow.sdk import conf
 
     if not open_place(settings).here:
         return None
@@ -204,7 +204,7 @@ def mlflow_url() -> str:
 
     Where that is not set: this machine's own, if it answers now; else empty, since a link would lead nowhere.
     """
-    from airflow.sdk.configuration import conf
+    from airflow.sdk import conf
 
     from muster.backends.tracking import SHOWN_AT, answers
 
@@ -217,7 +217,7 @@ def lineage_namespace(store: Store) -> str:
 
     That is ``muster://HOST:PORT`` of a store service, ``muster://HOST/FOLDER`` of a folder on one machine.
     """
-    from airflow.sdk.configuration import conf
+    from airflow.sdk import conf
 
     from muster.volumes.folder import FolderStore
 
@@ -230,7 +230,7 @@ def lineage_namespace(store: Store) -> str:
 
 
 def _number(option: str, otherwise: str, unit: str) -> float:
-    from airflow.sdk.configuration import conf
+    from airflow.sdk import conf
 
     text = str(conf.get("muster", option, fallback=otherwise))
     try:

@@ -33,6 +33,7 @@ from muster.airflow.attempts.waiting import (
 )
 from muster.airflow.links import push_job_link
 from muster.airflow.site import connect, inline_wait_seconds, origin_of
+from muster.airflow.upstream import internals
 from muster.core.cancelling import LAST_TRY, STOPPED, backstop, out_of_time, overtaken, with_task
 from muster.core.errors import Conflict, NotFound, SpecError, Unreachable
 from muster.core.job import JobSpec
@@ -282,9 +283,7 @@ class _JobRun:
 
     def _remember(self, attempt: Attempt) -> None:
         """Write the attempt down. Airflow refuses that to a try that is no longer the task's own."""
-        from airflow.sdk.execution_time.context import NEVER_EXPIRE
-
-        self._store.set(self._key, attempt.dump(), retention=NEVER_EXPIRE)
+        self._store.set(self._key, attempt.dump(), retention=internals.NEVER_EXPIRE)
 
     def _settle(self, attempt: Attempt, status: JobStatus) -> None:
         """Write down that this attempt's end is reported, unless another try has taken it over."""
