@@ -6,6 +6,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from tests.cluster import kubectl
 from tests.cluster.accounts import NAMESPACE
 from tests.cluster.deploying import Served
 from tests.cluster.scripted import connection
-from tests.cluster.test_grpc import OnHosts
+from tests.cluster.test_grpc import HOSTS, OnHosts
 from tests.waiting import eventually, promptly
 
 from muster.backends.kubernetes.api.client import Client
@@ -33,7 +34,7 @@ class TestKeeping(OnHosts):
     @pytest.fixture
     def kept(self, served: Served, deployments: Any) -> Iterator[None]:
         over = threading.Event()
-        site = deployments.platform._site
+        site = replace(served.site, serving_url=HOSTS)
         threads = []
         for _ in range(2):
             client = Client(connection(served.of, "muster-keeper"), patience_seconds=5)

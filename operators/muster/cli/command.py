@@ -89,6 +89,7 @@ class Commands(TyperGroup):
                 "spark",
                 "metrics",
                 "doctor",
+                "support-bundle",
             ),
         ]
         return sorted(self.commands, key=lambda name: (first.index(name) if name in first else 99, name))

@@ -14,8 +14,9 @@ from tests.unit.backends.kubernetes.serving.fake_serving import World, world
 from tests.unit.backends.kubernetes.serving.test_deployments import edited, serve
 
 from muster.backends.kubernetes.api.kinds import CONFIG_MAP, EVENT, HTTP_ROUTE, SERVICE
-from muster.backends.kubernetes.serving import made
+from muster.backends.kubernetes.serving.revisions import ClusterRevisions
 from muster.backends.kubernetes.site import PlatformOwner
+from muster.backends.releases.book import BookEntry
 from muster.backends.releases.keeping import Keeping
 from muster.core.deployment import RevisionState
 
@@ -51,8 +52,11 @@ def objects(there: World) -> dict[tuple[str, str], Any]:
 def other_image(there: World) -> None:
     found = there.cluster.objects[there.platform.kind.plural, "lines-r2"]
     spec = copy.deepcopy(found["spec"])
-    for container in made._containers({"spec": spec}):
-        container["image"] = "registry.example/other:1"
+    if "predictor" in spec:
+        containers = spec["predictor"]["containers"]
+    else:
+        containers = spec["predictors"][0]["componentSpecs"][0]["spec"]["containers"]
+    containers[0]["image"] = "registry.example/other:1"
     there.cluster.edit(there.platform.kind, "lines-r2", **spec)
 
 
@@ -194,17 +198,16 @@ def test_what_was_ended_while_it_was_made_again_is_taken_away(
     kept, others = keeping(there), there.deployments()
     delete(there, there.platform.kind, "lines-r1")
     kept.look()
-    revisions = kept._deployments.platform._revisions
-    make = revisions.make
+    make = ClusterRevisions.make
 
-    def late(live: Any) -> None:
+    def late(revisions: ClusterRevisions, live: BookEntry) -> None:
         monkeypatch.undo()
         status = others.deployment("lines")
         others.shift("lines", {"r2": 100}, token=status.token, release=None)
         others.withdraw("lines", "r1", state=RevisionState.RETIRED, reason="it is over")
-        make(live)
+        make(revisions, live)
 
-    monkeypatch.setattr(revisions, "make", late)
+    monkeypatch.setattr(ClusterRevisions, "make", late)
     kept.look()
     left = [each["metadata"]["name"] for each in there.cluster.all(there.platform.kind)]
     assert left == ["lines-r2"]
