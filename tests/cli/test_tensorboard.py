@@ -117,7 +117,7 @@ lab()
 """
 
 
-@pytest.mark.nightly  # unit/cli/test_event_files.py has files that grow
+@pytest.mark.nightly  # unit/ext/engines/test_event_files.py has files that grow
 def test_the_curves_of_a_running_job_grow_until_it_ends(tmp_path: Path, environment: dict[str, str]) -> None:
     folder, gate = tmp_path / "dags" / "lab", tmp_path / "step"
     folder.mkdir(parents=True)

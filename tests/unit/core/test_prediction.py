@@ -9,7 +9,6 @@ import pytest
 from muster.core.deployment import RequestLog
 from muster.core.errors import SpecError
 from muster.core.prediction import PredictionId, hour_of, predictions_volume
-from muster.ext.predictions.drift import DriftLimits
 
 
 def test_an_id_names_deployment_and_hour() -> None:
@@ -41,17 +40,3 @@ def test_what_is_no_id_is_refused(text: str) -> None:
 def test_a_log_that_cannot_be_kept_is_refused(given: dict[str, Any], says: str) -> None:
     with pytest.raises(SpecError, match=says.replace("(", r"\(")):
         RequestLog(**given)
-
-
-@pytest.mark.parametrize(
-    ("given", "says"),
-    [
-        ({"psi": -1}, "psi is -1"),
-        ({"ks": 2}, "ks is 2: need a share"),
-        ({"false_alarms": 0}, "false_alarms is 0"),
-        ({"fewest_rows": 0.5}, "fewest_rows is 0.5"),
-    ],
-)
-def test_limits_that_mean_nothing_are_refused(given: dict[str, Any], says: str) -> None:
-    with pytest.raises(SpecError, match=says):
-        DriftLimits(**given)

@@ -16,7 +16,10 @@ import signal
 import sys
 from pathlib import Path
 
-from conftest import Work
+sys.path.append(str(Path(__file__).parents[3]))
+
+from tests.unit.volumes.conftest import Work
+
 from muster.core.data import CARRIED, CHECKPOINTS, OutputTarget
 from muster.core.errors import NotFound, StoreError
 from muster.volumes.folder import FolderStore

@@ -5,7 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from conftest import Work
+sys.path.append(str(Path(__file__).parents[3]))
+
+from tests.unit.volumes.conftest import Work
+
 from muster.core.errors import StoreError
 
 

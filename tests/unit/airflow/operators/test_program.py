@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
 import pytest
 
 from muster.airflow.authoring.code import DagFolder
 from muster.airflow.operators.program import Program, ProgramOperator
 from muster.airflow.operators.validate import ValidateOperator
-from muster.backends import request_log
 from muster.backends.base import Backend
 from muster.backends.local.place import MachinePlace
 from muster.core.errors import SpecError
@@ -23,7 +21,7 @@ from muster.ext.predictions.score import ScoreOperator
 from muster.images.folders import find_image
 
 if TYPE_CHECKING:
-    from muster.airflow.attempts.run import TaskRun
+    pass
 
 FILE = Program(
     entrypoint="counting:count", output="count", files="counting.py", does="counts", image="counts"
@@ -109,31 +107,3 @@ def test_each_has_one_output_one_image_and_one_process(
     draft = operator.job_draft("a.t")
     assert (draft.name, draft.image, draft.replicas) == ("a.t", image, 1)
     assert draft.roles[0].entrypoint == entrypoint
-
-
-def test_the_code_that_scores_is_looked_for_in_no_image(
-    folder: DagFolder, settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(
-        "muster.airflow.authoring.code.shipped", lambda _: folder.bundle
-    )  # it holds no muster_serving
-    operator = ScoreOperator(task_id="t", model="a/b@1", rows="a/c@1", outputs="a/d")
-    with pytest.raises(SpecError, match="holds no muster_serving"):
-        operator.travelling(folder, settings)
-    operator.check_files(folder, settings)
-
-
-def test_drift_is_compared_though_old_hours_are_not_retired(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def commit(*_: Any, **__: Any) -> None:
-        raise request_log.NotRetired("the requests of a are committed, but the disk is full")
-
-    monkeypatch.setattr(request_log.Predictions, "commit_answered", commit)
-    task = SimpleNamespace(settings=None, backend=SimpleNamespace(store=None))
-    monkeypatch.setattr(request_log, "LocalDecoder", lambda _: None)
-    said: list[str] = []
-    log = SimpleNamespace(info=print, warning=lambda text, *words: said.append(text % words))
-    monkeypatch.setattr(DriftOperator, "log", log)
-    DriftOperator(task_id="t", deployment="a").commit_requests(cast("TaskRun", task))
-    assert said == ["the requests of a are committed, but the disk is full"]

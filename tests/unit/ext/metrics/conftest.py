@@ -6,9 +6,12 @@ from collections.abc import Callable, Iterable, Mapping
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from tests.unit.cli.conftest import home, muster, store
 
 from muster.ext.metrics.collector import Look, MusterCollector, page
 from muster.ext.metrics.table import MetricsPart
+
+__all__ = ["home", "muster", "store"]
 
 Values = Mapping[tuple[str, ...], float]
 Read = Callable[[MusterCollector], Values]

@@ -13,7 +13,7 @@ import signal
 import sys
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).parents[3]))
+sys.path.append(str(Path(__file__).parents[4]))
 
 from tests.contract.mirrored import assert_restores, facts, fill, mirror
 from tests.forks import forks
@@ -26,7 +26,7 @@ from muster.ext.mirrors.open_layout import OpenHome
 from muster.volumes.folder import FolderStore
 
 # A clean process is forked for each run: threads that have hashed a large file do not outlive a fork.
-_FORKS = forks("tests.unit.volumes.mirror_faults")
+_FORKS = forks("tests.unit.ext.mirrors.mirror_faults")
 
 
 def main(folder, kind, steps, seed):

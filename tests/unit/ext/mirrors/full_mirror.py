@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).parents[3]))
+sys.path.append(str(Path(__file__).parents[4]))
 
 import pytest
 from tests.contract.mirrored import facts, mirror, put
