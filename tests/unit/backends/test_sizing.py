@@ -105,7 +105,14 @@ def test_a_checkpoint_counts_once_it_is_new_and_whole(
 ) -> None:
     seen = iter(looks)
     growth = Growth(lambda: next(seen))
-    assert [growth.look() for _ in looks[1:]][-1] is whole
+    assert [growth.due(room=True) for _ in looks][-1] is whole
+
+
+def test_a_checkpoint_from_before_there_was_room_again_does_not_count() -> None:
+    seen = iter([{"a": (each, 5.0)} for each in (1.0, 2.0, 3.0, 4.0, 5.0, 6.0)])
+    growth = Growth(lambda: next(seen))
+    looks = [growth.due(room=room) for room in (True, True, True, False, True, True, True)]
+    assert looks == [False, False, True, False, False, False, True]
 
 
 @pytest.mark.parametrize(
@@ -129,4 +136,4 @@ def test_of_a_store_service_all_checkpoints_together_are_looked_at(
         return None if each is None else Saved(job_id="a", files=each[0], size_bytes=each[1], newest=each[2])
 
     growth = Growth(Checkpoints(saved))
-    assert [growth.look() for _ in looks[1:]][-1] is whole
+    assert [growth.due(room=True) for _ in looks][-1] is whole

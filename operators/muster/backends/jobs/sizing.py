@@ -14,25 +14,36 @@ def resized(why: str, now: int, most: int) -> str:
     return f"{why}: the gang goes on from its checkpoint with {now} of up to {most} replicas"
 
 
-class Growth:
-    """Looks for a checkpoint that is whole, and newer than the first look.
+LOOK_SECONDS = 1.0
+"""Between two looks of a gang at what others wait for, and at its checkpoints."""
 
-    It is whole where a file is as it was at the look before, or another file has taken its name: what is written in
-    place all the time never counts.
+
+class Growth:
+    """When a gang may grow: there is room for more, and a checkpoint has been written since it came.
+
+    A checkpoint is whole where a file is as it was at the look before, or another file has taken its name: what is
+    written in place all the time never counts.
 
     :param see: returns by path what changes when a file does, first what changes when another takes its place.
     """
 
     def __init__(self, see: Callable[[], Seen]) -> None:
         self._see = see
-        self._first = self._before = see()
+        self._first: Seen | None = None
+        self._before: Seen = {}
 
-    def look(self) -> bool:
-        """Look again, a while after the look before."""
+    def due(self, *, room: bool) -> bool:
+        """Look again, a while after the look before. :param room: whether there is room for more now."""
+        if not room:
+            self._first = None
+            return False
         before, self._before = self._before, self._see()
+        if (first := self._first) is None:
+            self._first = self._before
+            return False
         return any(
             path in before
-            and before[path] != self._first.get(path)
+            and before[path] != first.get(path)
             and (now == before[path] or now[0] != before[path][0])
             for path, now in self._before.items()
         )

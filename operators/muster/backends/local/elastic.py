@@ -15,13 +15,12 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 
-from muster.backends.jobs.sizing import Growth
+from muster.backends.jobs.sizing import LOOK_SECONDS, Growth
 from muster.backends.local.places import JobFolder
 from muster.backends.local.queue import Claim, JobQueue
 from muster.core.job import JobSpec
 from muster.volumes.tree import files_of
 
-LOOK_SECONDS = 1.0
 _MOST_FILES = 10_000
 
 
@@ -84,13 +83,9 @@ class Extras:
         if self.replicas == self.spec.replicas or self.clock() < self._next:
             return False
         self._next = self.clock() + LOOK_SECONDS
-        if not self.queue.is_room_for_more(self.spec, self.claim):
-            self._growth = None
-            return False
         if self._growth is None:
             self._growth = Growth(partial(_seen, checkpoints))
-            return False
-        return self._growth.look()
+        return self._growth.due(room=self.queue.is_room_for_more(self.spec, self.claim))
 
 
 def _seen(checkpoints: Path) -> dict[str, tuple[float, ...]]:

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from muster.backends.forecast import Demand
-from muster.backends.jobs.sizing import Growth, Seen, Sizing, resized
+from muster.backends.jobs.sizing import LOOK_SECONDS, Growth, Seen, Sizing, resized
 from muster.backends.kubernetes.api.client import Client
 from muster.backends.kubernetes.api.kinds import Document
 from muster.backends.kubernetes.lifecycle.submitting import Submitter
@@ -38,9 +38,6 @@ _WAITS_SECONDS = 3.0
 
 _UNPLACED_SECONDS = 20.0
 """How long a replica of a gang that has its quota waits for a node, as after the loss of one, before the same is done."""
-
-LOOK_SECONDS = 1.0
-"""Between two looks of a gang at what others wait for. The cluster is read once for all gangs of a process that look then."""
 
 _LET_IN_SECONDS = 15.0
 """How long a job, for which one gang made room, has to start before another gang makes room for it, too."""
@@ -172,13 +169,9 @@ class Resizing:
         most = sizing.most() or 0
         while most > replicas and watch.refused.get(most, 0.0) > now:
             most -= 1
-        if most <= replicas:
-            watch.growth = None
-            return None
         if watch.growth is None:
             watch.growth = Growth(Checkpoints(lambda: self._store.saved(job_id)))
-            return None
-        return self._to(most, "there is room for more") if watch.growth.look() else None
+        return self._to(most, "there is room for more") if watch.growth.due(room=most > replicas) else None
 
     def _to(self, replicas: int, why: str) -> _Wanted:
         return _Wanted(replicas, why, until=time.monotonic() + _STOP_SECONDS)
@@ -193,7 +186,7 @@ class Resizing:
 
     def _sizing(self, job: JobSpec, job_id: str) -> Sizing:
         sizes = [job.sized(replicas) for replicas in range(job.least, job.replicas + 1)]
-        read = self._read
+        read = self._read  # once for all gangs of a process that look then
         if read is None or time.monotonic() >= read[0] + LOOK_SECONDS:
             read = self._read = time.monotonic(), self._capacity.documents()
         return Sizing(self._capacity.outlook(sizes, found=read[1]), job_id=job_id, least=job.least)
