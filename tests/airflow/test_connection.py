@@ -59,7 +59,7 @@ def test_nothing_said_is_this_machine(home: EmbeddedHome) -> None:
 def test_a_connection_is_a_cluster_and_its_store(home: EmbeddedHome, enter: Enter) -> None:
     from airflow.sdk import Connection
 
-    from muster.airflow.connection import cluster_settings
+    from muster.airflow.site import cluster_settings
 
     enter(cluster_context="two")
     backend = open_backend(home)

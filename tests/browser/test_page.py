@@ -18,12 +18,12 @@ from tests.browser.person import keep
 from tests.outsider.install import install
 
 from muster.core import extensions
-from muster.core.search import Event, EventKind
 from muster.core.series import Series
-from muster.core.space import choice, integers
-from muster.ext.page.files import document, files
+from muster.ext.page.app import document, files
 from muster.ext.search import trials
 from muster.ext.search.routes import KnownSearches, TrialCurves, described
+from muster.ext.search.space import choice, integers
+from muster.ext.search.spec import Event, EventKind
 from muster.volumes.folder import FolderStore
 
 pytestmark = pytest.mark.slow

@@ -38,8 +38,8 @@ from muster.backends.kubernetes.cluster.facts import Cluster
 from muster.backends.kubernetes.manifests.gangs import documents
 from muster.backends.kubernetes.manifests.wiring import Submission
 from muster.backends.kubernetes.site import ClusterSite
-from muster.backends.kubernetes.state.mirror import Mirror
 from muster.backends.kubernetes.state.seen import JobObjects
+from muster.backends.kubernetes.state.sight import Mirror
 from muster.core.errors import BackendError
 from muster.core.job import JobSpec, Role
 from muster.core.resources import Resources

@@ -1,4 +1,15 @@
-"""Where this Airflow's tasks work: the backend, its settings, and the name of the Airflow itself."""
+"""Where this Airflow's tasks work: the backend, its settings, and the name of the Airflow itself.
+
+``[muster] connection`` names a connection of type ``kubernetes``, whose type and client are cncf.kubernetes'. How the
+cluster is reached stands in the provider's own fields, and so does the namespace. What else muster needs stands in the
+extras as ``muster``, the operator's token for the store service is the password (or a file's content)::
+
+    {
+        "in_cluster": true,
+        "namespace": "team-a",
+        "muster": {"claim": "muster-store", "store_url": "http://muster-store.team-a", "queue": "team-a"},
+    }
+"""
 
 from __future__ import annotations
 
@@ -8,24 +19,30 @@ import os
 import secrets
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 
-from muster.airflow.connection import connection_id, find_cluster
 from muster.backends import choose
 from muster.backends.base import Backend
 from muster.core.errors import SpecError
 from muster.core.job import Interpreter, SecretRef
 from muster.core.origin import Origin
 from muster.core.settings import Settings
+from muster.core.shipped import need
 
 if TYPE_CHECKING:
+    from airflow.sdk import Connection
+
+    from muster.backends.kubernetes.api.access import Access
+    from muster.backends.kubernetes.cluster_file import ClusterSettings
+    from muster.backends.kubernetes.place import NamedCluster
     from muster.backends.place import Place
     from muster.volumes.protocols import ServedStore, Store
+
 
 INSTANCE = "instance"
 _INLINE_WAIT = "20"
@@ -86,7 +103,7 @@ def open_place(
 
 def _mirrored(settings: Settings) -> Settings:
     """Add the mirror that ``[muster] mirror`` names; the variable wins."""
-    from airflow.sdk import conf
+    from airflow.sdk.configuration import conf
 
     return (
         settings
@@ -126,7 +143,7 @@ def instance(settings: Settings) -> str:
     :raises SpecError: the home cannot be written, or jobs go to a cluster and the name is not set: the next
         try of a task may run on another machine, and would not find its job under another name.
     """
-    from airflow.sdk import conf
+    from airflow.sdk.configuration import conf
 
     configured = str(conf.get("muster", "instance", fallback=""))
     if not configured and not open_place(settings).here:
@@ -169,7 +186,7 @@ def checkpoint_days() -> float:
 
 def cache_default() -> bool:
     """Return whether stages take what was made before where their Dag does not say: ``[muster] cache``."""
-    from airflow.sdk import conf
+    from airflow.sdk.configuration import conf
 
     return bool(conf.getboolean("muster", "cache", fallback=False))
 
@@ -179,7 +196,7 @@ def interpreter_path(image: str, settings: Settings) -> Path | None:
 
     None where none is set, and where jobs go to a cluster, whose images are containers.
     """
-    from airflow.sdk import conf
+    from airflow.sdk.configuration import conf
 
     if not open_place(settings).here:
         return None
@@ -204,7 +221,7 @@ def mlflow_url() -> str:
 
     Where that is not set: this machine's own, if it answers now; else empty, since a link would lead nowhere.
     """
-    from airflow.sdk import conf
+    from airflow.sdk.configuration import conf
 
     from muster.backends.tracking import SHOWN_AT, answers
 
@@ -217,7 +234,7 @@ def lineage_namespace(store: Store) -> str:
 
     That is ``muster://HOST:PORT`` of a store service, ``muster://HOST/FOLDER`` of a folder on one machine.
     """
-    from airflow.sdk import conf
+    from airflow.sdk.configuration import conf
 
     from muster.volumes.folder import FolderStore
 
@@ -230,7 +247,7 @@ def lineage_namespace(store: Store) -> str:
 
 
 def _number(option: str, otherwise: str, unit: str) -> float:
-    from airflow.sdk import conf
+    from airflow.sdk.configuration import conf
 
     text = str(conf.get("muster", option, fallback=otherwise))
     try:
@@ -265,3 +282,82 @@ def kept_name(settings: Settings) -> str:
         return path.read_text(encoding="utf-8").strip()
     except OSError as error:
         raise SpecError(f"MUSTER_HOME {path.parent} cannot be written: {error}") from error
+
+
+OURS = "muster"
+TYPE = "kubernetes"
+_NAMESPACE = "namespace"
+_PREFIX = "extra__kubernetes__"  # of a field that a form of Airflow before 2.3 wrote
+
+
+def connection_id() -> str:
+    """Return the connection that jobs go to, ``[muster] connection``; empty is this machine."""
+    from airflow.sdk.configuration import conf
+
+    return str(conf.get("muster", "connection", fallback="")).strip()
+
+
+def find_cluster(conn_id: str) -> NamedCluster:
+    """Return the cluster of a connection. Nothing is asked over the network but the connection itself.
+
+    :raises SpecError: there is no such connection, or something in it is missing or wrong; it names both.
+    """
+    from muster.backends.kubernetes.place import NamedCluster
+
+    connection = _connection(conn_id)
+    return NamedCluster(cluster_settings(connection, conn_id), partial(_access, connection, conn_id))
+
+
+def _connection(conn_id: str) -> Connection:
+    from airflow.sdk import Connection
+    from airflow.sdk.exceptions import AirflowNotFoundException
+
+    try:
+        found: Connection = Connection.get(conn_id)
+    except AirflowNotFoundException as error:
+        raise SpecError(
+            f"[muster] connection is {conn_id!r:.80}, and Airflow has no connection of that id: "
+            "add it, or take the setting away to run jobs on this machine"
+        ) from error
+    return found
+
+
+def cluster_settings(connection: Connection, conn_id: str) -> ClusterSettings:
+    """Read what muster needs of a connection. :raises SpecError: it names the connection and the setting."""
+    from muster.backends.kubernetes.cluster_file import read_settings
+
+    where = f"connection {conn_id}"
+    if connection.conn_type != TYPE:
+        raise SpecError(f"{where} is of type {connection.conn_type!r:.60}, need {TYPE!r}: that of a cluster")
+    extras: object = connection.extra_dejson  # whatever JSON it holds; nothing where it is none
+    ours = extras.get(OURS) if isinstance(extras, Mapping) else None
+    if not isinstance(extras, Mapping) or not isinstance(ours, Mapping):
+        raise SpecError(
+            f"{where} says nothing of muster: its extras need {OURS!r}, an object with claim, store_url …"
+        )
+    namespace = extras.get(_NAMESPACE) or extras.get(f"{_PREFIX}{_NAMESPACE}")
+    if _NAMESPACE in ours and namespace and ours[_NAMESPACE] != namespace:
+        raise SpecError(
+            f"{where} names two namespaces, {namespace!r:.60} and {ours[_NAMESPACE]!r:.60}: keep one"
+        )
+    given = {_NAMESPACE: namespace, **ours} if namespace else ours
+    return read_settings(given, where=where, password=connection.password or None)
+
+
+def _access(connection: Connection, conn_id: str) -> Access:
+    """Let the provider's hook configure the client, as for its own operators."""
+    need("kubernetes", what="[muster] connection")
+    from airflow.providers.cncf.kubernetes.hooks.kubernetes import KubernetesHook
+    from airflow.sdk.exceptions import AirflowException
+    from kubernetes.config import ConfigException
+    from yaml import YAMLError
+
+    from muster.backends.kubernetes.api.access import access_of
+
+    try:
+        configured = KubernetesHook(conn_id=conn_id).get_conn()
+    except (AirflowException, ConfigException, YAMLError, OSError, TypeError, ValueError) as error:
+        file = connection.extra_dejson.get("kube_config_path")
+        where = f", kube_config_path {file!r:.200}," if file else ""
+        raise SpecError(f"connection {conn_id}{where} leads to no cluster: {error}") from error
+    return access_of(configured.configuration)

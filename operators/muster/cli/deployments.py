@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from muster.cli import boot, tokens
-from muster.cli.command import Json, example, group, open_deployments, open_place, open_store, person
+from muster.cli import boot
+from muster.cli.command import Json, example, group, open_deployments, open_store, person
 from muster.cli.screen import Table, complain, digest, emit, fields, note, safe, say, when
 from muster.core.address import short
 from muster.core.errors import DeploymentError, MusterError, NotFound, SpecError
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from muster.core.deployment import DeploymentStatus, Revision
     from muster.core.origin import Origin
 
+
 WINDOW_SECONDS = 10.0
 ANSWER_SECONDS = 60.0
 LOOK_SECONDS = 1.0
@@ -31,7 +32,8 @@ _ANSWER_LOOK_SECONDS = 0.1
 _CLEAR = "\x1b[H\x1b[2J"
 
 app = group("Deployments: named models that answer predictions.")
-app.add_typer(tokens.app, name="token")
+_tokens = group("Tokens: who may ask a deployment that has tokens=True.")
+app.add_typer(_tokens, name="token")
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="A deployment's name, such as flights.")]
 Watch = Annotated[
@@ -115,7 +117,6 @@ def _show_one(seen: DeploymentSample) -> None:
             ("grpc", status.grpc),
             ("under way", _release(status)),
             ("reason", status.reason),
-            ("not kept", status.paused),
         ]
     )
     say()
@@ -282,56 +283,6 @@ def _repair(deployments: Deployments, name: str) -> None:
     note(f"{name}: {'' if done else 'nothing to repair; '}it serves {shares or 'nothing'}")
 
 
-@app.command(
-    "keep",
-    epilog=example(
-        "muster deployments keep",
-        "muster deployments keep --pause flights --reason 'ann tries another image'",
-        "muster deployments keep --resume flights",
-    ),
-)
-def keep(
-    *,
-    pause: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Leave what others edit of this deployment as it is.")
-    ] = None,
-    resume: Annotated[str | None, typer.Option(metavar="NAME", help="Keep it again.")] = None,
-    reason: Annotated[str, typer.Option(help="One line, with --pause.")] = "",
-) -> None:
-    """Keep all deployments as muster left them, until Ctrl-C.
-
-    Every five seconds the command looks at all of them, and puts back what was deleted or edited outside muster, as `muster
-    deployments repair` does; on one machine it brings up what died. A release under way on a cluster is left alone. On a
-    cluster the chart runs it. With --pause it leaves the objects of one deployment to you, and with --resume it keeps them
-    again; the deployment serves all the time.
-    """
-    if pause is not None and resume is not None:
-        raise SpecError("give --pause or --resume, not both")
-    if name := pause or resume:
-        why = f"paused by {_by()} on {when(time.time())}" + (f": {safe(reason)}" if reason else "")
-        open_deployments().pause(name, why if pause else "")
-        note(f"{name}: {'what others edit is left as it is' if pause else 'it is kept again'}")
-        if pause:
-            note(f"end that: muster deployments keep --resume {name}")
-        return
-    _keep()
-
-
-def _keep() -> None:
-    import logging
-    import signal
-    import threading
-
-    from muster.backends.releases.keeping import Keeping
-
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
-    over = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: over.set())
-    note("all deployments are kept   Ctrl-C ends it")
-    Keeping(open_place().deployments).run(over.wait)
-
-
 app.command(
     "install-service",
     epilog=example(
@@ -474,3 +425,53 @@ def _figures(figures: Figures | None) -> tuple[object, object, object]:
 def _model_of(status: DeploymentStatus, name: str) -> str:
     found = status.called(name)
     return short(found.model.address) if found else "gone"
+
+
+Client = Annotated[str, typer.Argument(metavar="CLIENT", help="Whose token it is, such as shop.")]
+
+
+@_tokens.command(
+    "make",
+    epilog=example(
+        "muster deployments token make flights shop",
+        "muster deployments token make flights shop --json | jq -r .token > shop.token",
+    ),
+)
+def make_token(name: Name, client: Client, *, as_json: Json = False) -> None:
+    """Make a client's token, and print it this once.
+
+    Only its digest is kept. The client sends it with each request, as the header Authorization: Bearer TOKEN. Servers take it within two seconds.
+    """
+    deployments = open_deployments()
+    token = deployments.make_token(name, client)
+    if as_json:
+        emit({"deployment": name, "client": client, "token": token})
+        return
+    say(token)
+    note(f"{client} sends it to {name} as the header Authorization: Bearer TOKEN; it is not shown again")
+
+
+@_tokens.command(
+    "ls",
+    epilog=example(
+        "muster deployments token ls flights",
+        "muster deployments token ls flights --json | jq -r '.[] | select(.ended == null) | .client'",
+    ),
+)
+def list_tokens(name: Name, *, as_json: Json = False) -> None:
+    """List the tokens of clients: when each was made and ended."""
+    found = open_deployments().tokens(name).tokens
+    if as_json:
+        emit([{"client": each.client, "made": each.made, "ended": each.ended} for each in found])
+        return
+    table = Table(["client", "made", "ended"])
+    for each in found:
+        table.add(each.client, when(each.made), when(each.ended) if each.ended is not None else None)
+    table.show(empty=f"no tokens yet: muster deployments token make {name} CLIENT makes one")
+
+
+@_tokens.command("end", epilog=example("muster deployments token end flights shop"))
+def end_token(name: Name, client: Client) -> None:
+    """End a client's token: two seconds later no server takes it."""
+    open_deployments().end_token(name, client)
+    note(f"{name} no longer takes the token of {client}")

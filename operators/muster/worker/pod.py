@@ -18,19 +18,20 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import NoReturn
 
+from muster.core.advice import advice_on
 from muster.core.linux import adopt_orphans, die_with
 from muster.core.masking import Masking
 from muster.core.patience import Patience
 from muster.core.replica import Going, Gone, Replica, Report, read_report
 from muster.core.series import segments
-from muster.core.verdict import Cause, ExitCode
+from muster.core.verdict import Cause, ExitCode, Verdict
 from muster.core.wire import dumps
-from muster.worker import outcome
-from muster.worker.faults import names_lost_peer
+from muster.worker.faults import EXIT_CODES, names_lost_peer
 from muster.worker.processes import end_all
 
 _VARIABLES = {
@@ -126,7 +127,7 @@ class Pod:
         self._told = False
         self._sealed, self._refused_seal = False, ""
         self._kill_at: float | None = None
-        self._killed_before = outcome.oom_kills()
+        self._killed_before = oom_kills()
         with open(outlets.token_file, encoding="ascii") as file:
             token = file.read().strip()
         secrets = [environment.get(name, "") for name in replica.spec.secrets]
@@ -261,7 +262,7 @@ class Pod:
         # It was lost, or only stopped for one that was.
         may_start_again = cause is not None and (cause.restarts_gang or cause is Cause.CANCELLED)
         stays = self._stop_at is None and may_start_again
-        gone = Gone(report=outcome.told(report, self._masking), stays=stays)
+        gone = Gone(report=told(report, self._masking), stays=stays)
         saying = self._herald.say(gone)
         if not stays:
             saying.join(max(0.0, min(_WORD_SECONDS, self._left())))
@@ -333,10 +334,10 @@ class Pod:
             report = (
                 self._fail(Cause.CANCELLED, f"{self._name} was told to stop")
                 if self._told
-                else outcome.killed(self._name, status)
+                else killed(self._name, status)
             )
-        killed = outcome.oom_kills() > self._killed_before
-        return self._outgrown(report) if killed and report.exit_code in _OF_MEMORY else report
+        of_memory = oom_kills() > self._killed_before
+        return self._outgrown(report) if of_memory and report.exit_code in _OF_MEMORY else report
 
     def _outgrown(self, report: Report) -> Report:
         limit = self._replica.job_role.resources.memory_gib
@@ -376,7 +377,7 @@ class Pod:
 
     def _fail(self, cause: Cause, message: str, *, rank: int | None = None, at: float = 0.0) -> Report:
         self._say(message)
-        return outcome.failed(cause, message, rank=rank, at=at)
+        return failed(cause, message, rank=rank, at=at)
 
     def _leave_word(self, report: Report) -> None:
         """Write the termination message in place: the kubelet reads this very file."""
@@ -384,7 +385,7 @@ class Pod:
             return
         try:
             with open(self._outlets.termination_log, "w", encoding="utf-8", errors="replace") as file:
-                file.write(outcome.termination_message(report, self._masking))
+                file.write(termination_message(report, self._masking))
         except OSError as error:
             self._say(f"no termination message can be left: {error}")
 
@@ -402,3 +403,56 @@ def _empty(folder: str) -> None:
             else:
                 with contextlib.suppress(OSError):
                     os.unlink(entry.path)
+
+
+# The reports of a pod's end, also where the worker left none.
+
+TERMINATION_BYTES = 4096  # the most a kubelet reads
+
+# The memory events of this container's control group; versions 2 and 1 of cgroups.
+_OOM_COUNTS = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control")
+
+
+def failed(cause: Cause, message: str, *, rank: int | None = None, at: float = 0.0) -> Report:
+    """Return a report that the worker did not write."""
+    verdict = Verdict(cause=cause, message=message, advice=advice_on(cause), rank=rank)
+    return Report(exit_code=EXIT_CODES[cause], verdict=verdict, at=at or time.time())
+
+
+def killed(name: str, status: int) -> Report:
+    """Return the report of a replica whose worker left none.
+
+    :param name: the replica's name.
+    :param status: the worker's exit code, or minus the number of the signal that ended it.
+    """
+    if status in set(ExitCode) - {ExitCode.SEALED}:
+        return Report(exit_code=ExitCode(status), at=time.time())
+    how = f"was killed by signal {-status}" if status < 0 else f"ended with exit code {status}"
+    return failed(Cause.RANK_LOST, f"the worker of {name} {how}")
+
+
+def termination_message(report: Report, masking: Masking) -> str:
+    """Return a report as JSON without secrets and results, its traceback cut to what a kubelet reads."""
+    return dumps(told(report, masking))
+
+
+def told(report: Report, masking: Masking) -> Report:
+    """Return a report without secrets and results, its traceback cut to what a kubelet reads."""
+    verdict = report.verdict
+    if verdict is not None:
+        said, advice = masking.text(verdict.message), masking.text(verdict.advice)
+        verdict = replace(verdict, message=said, advice=advice)
+    lines = tuple(masking.text(line) for line in report.traceback)
+    while True:
+        cut = replace(report, verdict=verdict, traceback=lines, metrics={}, modules=None)
+        if len(dumps(cut).encode("utf-8", "replace")) <= TERMINATION_BYTES or not lines:
+            return cut
+        lines = lines[1:]
+
+
+def oom_kills(files: Sequence[str] = _OOM_COUNTS) -> int:
+    """Return how many processes of this container the kernel has killed because its memory limit was reached."""
+    for path in files:
+        with suppress(OSError), open(path, encoding="ascii") as file:
+            return next((int(line.split()[1]) for line in file if line.startswith("oom_kill ")), 0)
+    return 0

@@ -13,7 +13,8 @@ import errno
 import os
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, NoReturn, cast
@@ -24,13 +25,12 @@ from muster.core.linux import die_with
 from muster.core.patience import Patience
 from muster.core.progress import Pattern
 from muster.core.replica import Replica, Report
-from muster.core.room import is_full
+from muster.core.room import CLAIM, Room, is_full, make_room
 from muster.core.text import shortened
 from muster.core.verdict import Cause, ExitCode, Verdict
 from muster.core.wire import dumps, loads
 from muster.worker import command, entrypoint
 from muster.worker.code import copy_code, left_behind, protect, shown_in
-from muster.worker.disks import IN_POD, Disks
 from muster.worker.faults import (
     EXIT_CODES,
     WorkerFault,
@@ -52,6 +52,7 @@ from muster.worker.seal import seal, write_durably
 from muster.worker.usage import Usage
 from muster.worker.watches import Doubles, Pruning, Silence, Unkept
 
+IN_POD = "MUSTER_STORE_URL"
 _FOLLOWER_LENGTH = 160
 _MOST_LEFT = 5
 LEFT_SECONDS = 10.0
@@ -311,3 +312,63 @@ def _write(replica: Replica, report: Report) -> None:
         for folder in replica.staging.values():
             shutil.rmtree(folder, ignore_errors=True)
         write_durably(replica.report, dumps(report))
+
+
+_SHARED = "/dev/shm"  # noqa: S108 - where ranks share tensors
+_SHARED_DISK = f"shared memory, {_SHARED},"
+_SHARED_ADVICE = f"delete what no process uses in {_SHARED}, let a DataLoader have fewer workers, or make it larger; then run again"
+_NOT_BYTES = 1 << 20
+_SAID = ("No space left on device", "Disk quota exceeded")
+# Errors of libraries that do not say why a write failed: torch.save, numpy's tofile.
+_WRITES = ("OSError", "RuntimeError")
+
+
+class Disks:
+    """The disks that one replica writes to.
+
+    :param claim: whether its outputs and checkpoints lie on a cluster's claim.
+    """
+
+    def __init__(self, replica: Replica, *, claim: bool) -> None:
+        self._replica = replica
+        self._claim = CLAIM if claim else ""
+
+    def blamed(self, fault: WorkerFault) -> WorkerFault:
+        """Return the fault, changed to that of a full disk where a disk is full."""
+        if fault.cause is not Cause.USER_ERROR:
+            return fault
+        fullest = self.fullest()
+        said = any(text in fault.message for text in _SAID)
+        full = fullest is not None and fullest.free_bytes < _NOT_BYTES
+        if not (said or (full and fault.message.startswith(_WRITES))):
+            return fault
+        return replace(fault, cause=Cause.DISK_FULL, message=self.told(fault.message), advice=self.advice)
+
+    @property
+    def advice(self) -> str:
+        """How to make room."""
+        fullest = self.fullest()
+        if fullest is not None and fullest.disk == _SHARED_DISK:
+            return _SHARED_ADVICE
+        return make_room(self._replica.checkpoints)
+
+    def told(self, message: str) -> str:
+        """Add the free space of the fullest disk to a message."""
+        fullest = self.fullest()
+        return message if fullest is None else f"{message}: {fullest}"
+
+    def fullest(self) -> Room | None:
+        """The disk with the least room; of several equally full ones, the disk of the outputs."""
+        return min(self.rooms(), key=lambda room: (room.files_left != 0, room.free_bytes), default=None)
+
+    def rooms(self) -> Iterator[Room]:
+        """The room of each disk now."""
+        named = dict.fromkeys((*self._replica.staging.values(), self._replica.checkpoints), self._claim)
+        named |= {self._replica.scratch: "", _SHARED: _SHARED_DISK}
+        for path, disk in named.items():
+            with suppress(OSError):  # a disk that cannot be measured is not the full one
+                room = Room.of(path, disk=disk)
+                # Some file systems report no size. Shared memory is usually small, and counts only when it
+                # is full.
+                if room.total_bytes and (path != _SHARED or room.free_bytes < _NOT_BYTES):
+                    yield room

@@ -17,7 +17,7 @@ Run = Callable[..., Any]
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> World:
     world = World()
-    monkeypatch.setattr("muster.cli.tokens.open_deployments", lambda: world)
+    monkeypatch.setattr("muster.cli.deployments.open_deployments", lambda: world)
     world.begin_canary(by="flights.deploy, manual")
     return world
 

@@ -165,7 +165,7 @@ def test_one_that_cannot_be_loaded_is_told_and_the_rest_goes_on(outside: Path) -
 
 
 def test_its_tab_is_in_the_pages_navigation(outside: Path) -> None:
-    from muster.ext.page.files import document, files
+    from muster.ext.page.app import document, files
 
     install(outside)
     assert '<a href="#/counts">Counts</a>' in document()

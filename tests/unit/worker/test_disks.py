@@ -10,8 +10,8 @@ import pytest
 
 from muster.core.room import Room, size_of
 from muster.core.verdict import Cause, ExitCode
-from muster.worker.disks import Disks
 from muster.worker.faults import WorkerFault
+from muster.worker.replica import Disks
 
 FULL = """
 import os

@@ -1,12 +1,14 @@
 """Runs tasks in this process through Airflow's in-process supervisor, as ``dag.test()`` does.
 
 The process is a fork (see :mod:`~muster.airflow.embedded.task_process`): it opens the database anew, and it
-alone serves Airflow's API to its tasks, which the process that forks has only built.
+alone serves Airflow's API to its tasks, which the process that forks has only built. Which of the tasks that are ready may
+start follows from Airflow's limits, which elsewhere its scheduler applies.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from muster.airflow.attempts.watcher import LineListener, Watcher, watching
@@ -14,15 +16,14 @@ from muster.airflow.embedded.api import build
 from muster.airflow.embedded.instances import arguments_of, plain
 from muster.airflow.embedded.interruption import Interruption
 from muster.airflow.embedded.task_process import TaskOutcome
-from muster.airflow.upstream import internals
 
 if TYPE_CHECKING:
     from uuid import UUID
 
+    from airflow.callbacks.callback_requests import DagCallbackRequest
+    from airflow.models.taskinstance import TaskInstance
     from airflow.sdk import DAG
     from sqlalchemy.orm import Session
-
-    from muster.airflow.upstream.internals import DagCallbackRequest, TaskInstance
 
 
 def prepare_forks(session: Session) -> None:
@@ -30,10 +31,12 @@ def prepare_forks(session: Session) -> None:
 
     https://www.sqlite.org/howtocorrupt.html#_carrying_an_open_database_file_across_a_fork_
     """
+    from airflow import settings
+
     build()
     session.commit()
-    assert internals.settings.engine is not None
-    internals.settings.engine.dispose()
+    assert settings.engine is not None
+    settings.engine.dispose()
 
 
 class Execution:
@@ -49,7 +52,9 @@ class Execution:
 
     def __call__(self, ti_id: UUID, listener: LineListener) -> TaskOutcome:
         """Run a task instance that is scheduled, and say how it ended; Airflow's database has its state."""
-        from muster.airflow.upstream.internals import TaskInstance, _run_task, create_session
+        from airflow.models.taskinstance import TaskInstance
+        from airflow.sdk.definitions.dag import _run_task
+        from airflow.utils.session import create_session
 
         with create_session() as session:
             session.expire_all()  # in a fork, what the run's process had read
@@ -100,7 +105,8 @@ def call_back(dag: DAG, request: DagCallbackRequest, warn: Callable[[str], None]
 
 
 def _context(dag: DAG, request: DagCallbackRequest) -> dict[str, Any]:
-    from muster.airflow.upstream.internals import RuntimeTaskInstance, TIRunContext
+    from airflow.sdk.api.datamodels._generated import TIRunContext
+    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
     known = request.context_from_server
     if known is None or known.last_ti is None:
@@ -112,3 +118,69 @@ def _context(dag: DAG, request: DagCallbackRequest) -> dict[str, Any]:
         _ti_context_from_server=TIRunContext.model_construct(dag_run=known.dag_run, max_tries=task.retries),
     )
     return {**ti.get_template_context(), "reason": request.msg}
+
+
+UNLIMITED = -1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Turn:
+    """A task instance that is ready or runs.
+
+    :param weight: Airflow's priority; the greater goes first.
+    :param place: where its task stands in the order of the Dag.
+    :param ti_id: Airflow's id of the instance, or of this try.
+    :param at_once: how many instances of its task may run; None: any number.
+    """
+
+    task_id: str
+    map_index: int = -1
+    weight: int = 1
+    place: int = 0
+    pool: str = ""
+    slots: int = 1
+    at_once: int | None = None
+    ti_id: Any = None
+    try_number: int = 1
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """Its task's id and its map index."""
+        return self.task_id, self.map_index
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunLimits:
+    """What a run may have running at once.
+
+    :param tasks: how many.
+    :param pools: slots by pool; a pool that is not listed has no limit.
+    """
+
+    tasks: int
+    pools: Mapping[str, int]
+
+    def allow(self, turn: Turn, running: Collection[Turn]) -> bool:
+        """Whether a task may start beside those that run."""
+        if len(running) >= self.tasks:
+            return False
+        same = sum(each.task_id == turn.task_id for each in running)
+        if turn.at_once is not None and same >= turn.at_once:
+            return False
+        return self._has_room(turn, [each for each in running if each.pool == turn.pool])
+
+    def _has_room(self, turn: Turn, beside: Sequence[Turn]) -> bool:
+        slots = self.pools.get(turn.pool, UNLIMITED)
+        taken = sum(each.slots for each in beside)
+        return slots == UNLIMITED or not beside or taken + turn.slots <= slots
+
+
+def whose_turn(ready: Iterable[Turn], running: Iterable[Turn], limits: RunLimits) -> list[Turn]:
+    """Return those that may start now, the first one first; one that must wait holds no other back."""
+    chosen: list[Turn] = []
+    busy = list(running)
+    for turn in sorted(ready, key=lambda turn: (-turn.weight, turn.place, turn.map_index)):
+        if limits.allow(turn, busy):
+            busy.append(turn)
+            chosen.append(turn)
+    return chosen

@@ -17,20 +17,27 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from muster.airflow.attempts.watcher import called
-from muster.airflow.embedded.execution import Execution, call_back, fail_lost, prepare_forks
+from muster.airflow.embedded.execution import (
+    Execution,
+    RunLimits,
+    Turn,
+    call_back,
+    fail_lost,
+    prepare_forks,
+    whose_turn,
+)
 from muster.airflow.embedded.interruption import Interruption
 from muster.airflow.embedded.load import Loaded
 from muster.airflow.embedded.questions import OpenQuestions
 from muster.airflow.embedded.result import Listener
 from muster.airflow.embedded.states import FINISHED, States
 from muster.airflow.embedded.task_process import TaskOutcome, TaskProcess, hear
-from muster.airflow.embedded.turns import RunLimits, Turn, whose_turn
-from muster.airflow.upstream import internals
 
 if TYPE_CHECKING:
+    from airflow.callbacks.callback_requests import DagCallbackRequest
+    from airflow.models.dagrun import DagRun
+    from airflow.models.taskinstance import TaskInstance
     from sqlalchemy.orm import Session
-
-    from muster.airflow.upstream.internals import DagCallbackRequest, DagRun, TaskInstance
 
 _EPOCH = datetime.fromtimestamp(0, UTC)
 _LONGEST_PAUSE_SECONDS = 1.0
@@ -219,6 +226,7 @@ class Loop:
 
         :returns: the tasks of which an instance has ended since, as one that is skipped.
         """
+        from airflow.sdk import timezone
         from airflow.utils.state import TaskInstanceState
 
         from muster.airflow.attempts.database import keeps_tries_as_rows
@@ -242,7 +250,7 @@ class Loop:
             elif ti.state != TaskInstanceState.UP_FOR_RESCHEDULE:
                 ti.try_number += 1
             ti.state = TaskInstanceState.SCHEDULED
-            ti.scheduled_dttm = internals.timezone.utcnow()
+            ti.scheduled_dttm = timezone.utcnow()
             self._due.pop(_key(ti), None)
         self._session.commit()
         found = self._run.get_task_instances(state=[TaskInstanceState.SCHEDULED], session=self._session)
@@ -401,7 +409,7 @@ class Loop:
 
     def _note_when_due(self, key: Key) -> None:
         """Note when another try, or another look of a sensor, is due, if one is."""
-        from muster.airflow.upstream.internals import timezone
+        from airflow.sdk import timezone
 
         state = self.states.one(*key)
         if state == "up_for_retry":
@@ -430,6 +438,7 @@ def _key(ti: TaskInstance) -> Key:
 
 
 def _pools(session: Session) -> dict[str, int]:
+    from airflow.models.pool import Pool
     from sqlalchemy import select
 
-    return {str(pool.pool): pool.slots for pool in session.scalars(select(internals.Pool))}
+    return {str(pool.pool): pool.slots for pool in session.scalars(select(Pool))}

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import logging
 from hashlib import blake2b
+from html import escape
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from airflow.api_fastapi.app import get_auth_manager
 from fastapi import Depends, FastAPI, HTTPException, Request
 from fastapi.exception_handlers import http_exception_handler
 from fastapi.responses import FileResponse, HTMLResponse, PlainTextResponse, RedirectResponse, Response
@@ -15,16 +18,15 @@ from starlette.exceptions import HTTPException as RoutingError
 from muster.airflow.page.access import plugins
 from muster.airflow.page.opening import Opening
 from muster.airflow.page.route import Json, Site
-from muster.airflow.upstream.internals import get_auth_manager
 from muster.core.errors import Conflict, Corrupt, MusterError, NotFound, SpecError
-from muster.core.extensions import problems, used
+from muster.core.extensions import extensions, problems, used
 from muster.core.job import SecretRef
 from muster.ext.page import routes_jobs, routes_serving, routes_volumes
 from muster.ext.page.answering import Answering, CounterSampling, Past
-from muster.ext.page.files import TYPES, document, files
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
 
 # The page may run and load the files beside it, and be framed by Airflow.
 HEADERS = {
@@ -167,3 +169,38 @@ async def _lost(request: Request, error: Any) -> Response:
     root = request.scope.get("root_path", "") or "/muster"
     detail = f"the page has nothing at {request.scope['path']!r:.200}: it is at {root}/"
     return Json({"detail": detail}, status_code=404)
+
+
+_STATIC = Path(__file__).parent / "static"
+TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css",
+    ".js": "text/javascript",
+    ".svg": "image/svg+xml",
+}
+
+
+def files() -> dict[str, Path]:
+    """Return every file by its name: ``app.js``, and ``search/searches.js`` of an extension."""
+    folders = {"": _STATIC, **{f"{name}/": each.static for name, each in extensions().items() if each.static}}
+    return {
+        f"{prefix}{path.name}": path
+        for prefix, folder in folders.items()
+        for path in sorted(folder.glob("*"))
+        if path.suffix in TYPES
+    }
+
+
+def document() -> str:
+    """Return the page's document: it names all scripts and the extensions' tabs, so that the browser asks for nothing twice."""
+    tabs = {f"{name}/{tab.script}": tab for name, each in extensions().items() for tab in each.tabs}
+    modules, links = "", ""
+    for name in files():
+        if name.endswith(".js"):
+            tab = tabs.get(name)
+            of = f' data-room="{escape(tab.room)}" data-title="{escape(tab.title)}"' if tab else ""
+            modules += f'<link rel="modulepreload" href="static/{escape(name)}"{of}>\n'
+            if tab and tab.listed:
+                links += f'<a href="#/{escape(tab.room)}">{escape(tab.title)}</a>\n'
+    text = (_STATIC / "index.html").read_text(encoding="utf-8")
+    return text.replace("<!-- modules -->\n", modules).replace("<!-- tabs -->\n", links)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.airflow.embedded.asked import RequestNotes
+from muster.airflow.embedded.home import RequestNotes
 from muster.core.errors import MusterError, SpecError
 
 

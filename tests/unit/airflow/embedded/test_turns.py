@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from muster.airflow.embedded.turns import UNLIMITED, RunLimits, Turn, whose_turn
+from muster.airflow.embedded.execution import UNLIMITED, RunLimits, Turn, whose_turn
 
 
 def names(

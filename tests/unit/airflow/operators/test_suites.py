@@ -9,7 +9,7 @@ import pytest
 
 from muster.airflow.authoring.code import DagFolder
 from muster.airflow.operators.releasing import made_again
-from muster.airflow.operators.suites import (
+from muster.airflow.operators.validate import (
     check_suite,
     failure_text,
     is_violated,

@@ -11,7 +11,7 @@ import pytest
 from tests.unit.volumes.test_parquet import wide
 
 from muster.core.errors import MusterError, SpecError
-from muster.ext.page.preview import ANSWER, CELL, ROWS, markdown, preview
+from muster.ext.page.routes_volumes import ANSWER, CELL, ROWS, markdown, preview
 from muster.volumes.parquet import MOST_COLUMNS
 
 

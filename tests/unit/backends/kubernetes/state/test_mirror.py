@@ -14,10 +14,10 @@ from muster.backends.kubernetes.api.client import Client
 from muster.backends.kubernetes.api.kinds import EVENT, JOB, JOB_SET, POD, WORKLOAD, kind_of
 from muster.backends.kubernetes.api.watching import without_managers
 from muster.backends.kubernetes.cluster.facts import Cluster, Node
-from muster.backends.kubernetes.state.mirror import Mirror, lean
 from muster.backends.kubernetes.state.observe import observe
 from muster.backends.kubernetes.state.queueing import reckoned_places
 from muster.backends.kubernetes.state.seen import JobObjects
+from muster.backends.kubernetes.state.sight import Mirror, lean
 from muster.backends.kubernetes.state.verdicts import verdict
 from muster.core.errors import Unreachable
 
