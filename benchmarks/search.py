@@ -19,9 +19,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from muster.core.search import EventKind, Sampler, SearchSpec
-from muster.core.space import choice, loguniform
 from muster.ext.search.simulation import Costs, Played, play
+from muster.ext.search.space import choice, loguniform
+from muster.ext.search.spec import EventKind, Sampler, SearchSpec
 from muster.ext.search.state import SearchState
 
 RECORDED = Path(__file__).parent / "recorded" / "digits.json"

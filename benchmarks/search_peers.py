@@ -29,12 +29,12 @@ from benchmarks.pairs import LEFT_OUT
 from benchmarks.search import RECORDED, SEEDS
 from benchmarks.stages_peers import peers_python
 from muster.core.patience import Patience
-from muster.core.search import Event, EventKind, Sampler, SearchSpec
 from muster.core.settings import Settings
-from muster.core.space import choice
 from muster.core.wire import dumps
 from muster.ext.search.sampling import Sampling
 from muster.ext.search.simulation import Costs, Played, play
+from muster.ext.search.space import choice
+from muster.ext.search.spec import Event, EventKind, Sampler, SearchSpec
 from muster.ext.search.state import SearchState
 
 OURS = (sys.executable, "-m", "benchmarks.search_run")

@@ -19,11 +19,12 @@ from muster.core.job import JobSpec, Role
 from muster.core.origin import Origin
 from muster.core.patience import Patience
 from muster.core.resources import Resources
-from muster.core.search import Search, SearchSpec
 from muster.core.settings import Settings
 from muster.core.shipped import shipped
 from muster.core.wire import loads
 from muster.ext.search.driver import SearchDriver
+from muster.ext.search.spec import Search, SearchSpec
+from muster.ext.search.stored import begin_search
 from muster.images.folders import find_image, put_image
 
 LONGEST_SECONDS, LOOK_SECONDS = 1200.0, 0.25
@@ -68,7 +69,7 @@ def main() -> None:
             origin=Origin(instance="here", dag_id="benchmark", run_id="one", task_id="search"),
         )
         began = time.monotonic()
-        backend.store.begin_search("s-1", Search(spec=spec, trial=trial, began=time.time()))
+        begin_search(backend.store, "s-1", Search(spec=spec, trial=trial, began=time.time()))
         driver, patience = SearchDriver(backend, "s-1"), Patience(LONGEST_SECONDS, first=LOOK_SECONDS)
         while (ended := driver.step()) is None:
             if not patience.wait():

@@ -38,9 +38,6 @@ class MadePlace:
     ) -> Iterable[str]:
         return ()
 
-    def evidence(self) -> tuple[()]:
-        return ()
-
     def checks(self) -> Iterable[Check]:
         return ()
 

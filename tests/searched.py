@@ -10,10 +10,11 @@ from typing import Any
 from muster.core.data import OutputTarget
 from muster.core.job import JobSpec, Role
 from muster.core.origin import Origin
-from muster.core.search import Event, EventKind, Search, SearchSpec
-from muster.core.space import choice, loguniform, uniform
 from muster.ext.search.simulation import Played, play
-from muster.volumes.protocols import Searches
+from muster.ext.search.space import choice, loguniform, uniform
+from muster.ext.search.spec import Event, EventKind, Search, SearchSpec
+from muster.ext.search.stored import begin_search, event_pages, tell_search
+from muster.volumes.protocols import EventLogs
 
 SPACE = {
     "rate": loguniform(1e-4, 1e-1),
@@ -47,21 +48,26 @@ def search_of(spec: SearchSpec = SPEC, *, dag_id: str = "flights", run_id: str =
     return Search(spec=spec, trial=trial, began=1.0)
 
 
-def begin(store: Searches, search_id: str, spec: SearchSpec = SPEC, **more: Any) -> None:
+def begin(store: EventLogs, search_id: str, spec: SearchSpec = SPEC, **more: Any) -> None:
     """Enter a search that has no event yet. `more` goes to :func:`search_of`."""
-    store.begin_search(search_id, search_of(spec, **more))
+    begin_search(store, search_id, search_of(spec, **more))
 
 
-def tell(store: Searches, search_id: str, events: Iterable[Event], *, after: int = 0) -> int:
+def tell(store: EventLogs, search_id: str, events: Iterable[Event], *, after: int = 0) -> int:
     """Write events down; return where they end."""
     told = list(events)
     for first in range(0, len(told), EVENTS_AT_ONCE):
-        after = store.tell_search(search_id, told[first : first + EVENTS_AT_ONCE], after=after)
+        after = tell_search(store, search_id, told[first : first + EVENTS_AT_ONCE], after=after)
     return after
 
 
+def events(store: EventLogs, search_id: str) -> list[Event]:
+    """All that has happened in a search."""
+    return [each for page in event_pages(store, search_id) for each in page.events]
+
+
 def played(
-    store: Searches, search_id: str, spec: SearchSpec = SPEC, *, workers: int = 4, **more: Any
+    store: EventLogs, search_id: str, spec: SearchSpec = SPEC, *, workers: int = 4, **more: Any
 ) -> Played:
     """Play a search to its end, and write it down. `more` goes to :func:`begin`."""
     begin(store, search_id, spec, **more)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 
+from tests import searched
 from tests.site import Site
 from tests.waiting import until
 
 from muster.backends.local.places import Places
 from muster.backends.local.processes import marked
-from muster.core.search import EventKind
 from muster.ext.search.driver import look_up
+from muster.ext.search.spec import EventKind
 from muster.ext.search.state import SearchState
 from muster.volumes.folder import FolderStore
 
@@ -61,10 +62,10 @@ class Searching:
 
     def __init__(self, site: Site, seconds: float) -> None:
         self.site, self.store = site, FolderStore(site.home / "store")
-        before = set(self.store.searches())
+        before = set(self.store.logs("searches"))
         self.run_id = site.trigger("hills", {"seconds": seconds})
         site.wait_task("hills", self.run_id, "search", ("deferred", "success"))
-        (self.search_id,) = set(self.store.searches()) - before
+        (self.search_id,) = set(self.store.logs("searches")) - before
 
     @property
     def state(self) -> SearchState:
@@ -90,7 +91,7 @@ class Searching:
         assert float((model / "x").read_text()) == best.params["x"]
         trials = json.loads((self.store.path(found["versions"]["results"]) / "trials.json").read_text())
         assert (trials["best"], len(trials["trials"])) == (best.number, 6)
-        events = self.store.search_events(self.search_id).events
+        events = searched.events(self.store, self.search_id)
         reached = [(event.trial, event.rung) for event in events if event.what is EventKind.REACHED]
         assert len(reached) == len(set(reached))
         assert until(lambda: not self.processes())

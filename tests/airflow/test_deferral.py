@@ -281,10 +281,10 @@ def test_a_search_that_is_marked_failed_stops_its_trials_and_goes_on_when_it_is_
     site.mark("hills", run.run_id, "search", "failed")
     assert site.wait("hills", run.run_id) == "failed"
     assert until(lambda: not run.processes())
-    before, searches = len(run.state.trials), run.store.searches()
+    before, searches = len(run.state.trials), run.store.logs("searches")
     site.clear("hills", run.run_id, "search", "gate")
     run.ends_well()
-    assert run.store.searches() == searches, "none begins anew"
+    assert run.store.logs("searches") == searches, "none begins anew"
     assert before >= 2
     first = run.state.trials[0]
     begun = [run.store.ledger.read(job)[0].decode().partition("from ")[2][:1] for job in first.jobs]

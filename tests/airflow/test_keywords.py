@@ -15,7 +15,7 @@ from muster.airflow.embedded.home import EmbeddedHome
 from muster.core.errors import SpecError
 from muster.core.job import Role
 from muster.core.resources import Resources
-from muster.core.space import uniform
+from muster.ext.search.space import uniform
 
 if TYPE_CHECKING:
     from airflow.sdk import DAG

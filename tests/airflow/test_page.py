@@ -552,7 +552,7 @@ class TestSearches:
             (noted,) = [each for each in logs if running in (each.extra or "")]
             assert (noted.dag_id, noted.task_id, noted.run_id) == ("flights", "search", "manual__1")
             owner = noted.owner
-        closed = store.search_events(running).events[-1]
+        closed = searched.events(store, running)[-1]
         assert closed.reason == f"{owner} cancelled it on muster's page in Airflow"
 
     @pytest.mark.parametrize(
@@ -563,7 +563,7 @@ class TestSearches:
         self, let: Let, running: str, store: FolderStore, role: str, headers: dict[str, str]
     ) -> None:
         assert let(role).post(f"/muster/api/searches/{running}/cancel", headers=headers).status_code == 403
-        assert len(store.search_events(running).events) == 2
+        assert len(searched.events(store, running)) == 2
 
     def test_a_running_trial_says_what_it_does(self, viewer: Client, running: str) -> None:
         (trial,) = viewer.get(f"/muster/api/searches/{running}/trials").json()["trials"]
@@ -1139,7 +1139,7 @@ class TestPage:
         import re
         from posixpath import join, normpath
 
-        from muster.ext.page.files import files
+        from muster.ext.page.app import files
 
         names = {name for name in files() if name.endswith(".js")}
         tabs = re.findall(r'href="static/(.*)" data-room', viewer.get("/muster/").text)

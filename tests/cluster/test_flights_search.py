@@ -59,7 +59,7 @@ def ended(served: Served, tmp_path_factory: pytest.TempPathFactory) -> Ended:
     ):
         done = user.muster("run", "flights_search", "--json", seconds=SECONDS)
         print(done.stderr[-20000:])
-        (search_id,) = served.store.searches()
+        (search_id,) = served.store.logs("searches")
         print(user.muster("search", "show", search_id, "--trials", str(TRIALS)).stdout)
     assert done.returncode == 0, done.stderr[-4000:]
     stage = stages(json.loads(done.stdout))["search"]

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
+from tests import searched
 from tests.cluster import cluster, left, queues, store
 from tests.cluster.backend import SITE, connected
 from tests.cluster.layout import Layout
@@ -26,13 +27,14 @@ from muster.core.errors import SpecError
 from muster.core.job import JobSpec, Role
 from muster.core.origin import Origin
 from muster.core.resources import Resources
-from muster.core.search import EventKind, Sampler, Search, SearchSpec
 from muster.core.settings import Settings
-from muster.core.space import choice, uniform
 from muster.core.status import JobState
 from muster.ext.search.driver import Ended, SearchDriver, look_up
 from muster.ext.search.results import earlier_of, write_results
+from muster.ext.search.space import choice, uniform
+from muster.ext.search.spec import EventKind, Sampler, Search, SearchSpec
 from muster.ext.search.state import Phase
+from muster.ext.search.stored import begin_search
 from muster.images.folders import find_image, image_folders, put_image
 
 # Trains to `epochs` from its checkpoint; the nearer `rate` is to 0.6 the better it is, and more so with each epoch.
@@ -103,7 +105,7 @@ class SearchContract(Named):
                 **changes,
             )
             search_id = f"s-{self.unique}"
-            backend.store.begin_search(search_id, Search(spec=spec, trial=trial, began=time.time()))
+            begin_search(backend.store, search_id, Search(spec=spec, trial=trial, began=time.time()))
             return search_id
 
         return start
@@ -165,7 +167,7 @@ class SearchContract(Named):
             """Ends a driver behind a write."""
 
         search_id, kills = begin(pause="time.sleep(0.1)"), 0
-        tell = backend.store.tell_search
+        tell = backend.store.append_events
 
         def tell_and_die(*given: Any, **named: Any) -> int:
             tell(*given, **named)
@@ -174,12 +176,12 @@ class SearchContract(Named):
         ended = None
         while ended is None:
             driver = SearchDriver(backend, search_id)
-            monkeypatch.setattr(backend.store, "tell_search", tell_and_die)
+            monkeypatch.setattr(backend.store, "append_events", tell_and_die)
             try:
                 ended = self.drive(driver)
             except Killed:
                 kills += 1
-        events = backend.store.search_events(search_id).events
+        events = searched.events(backend.store, search_id)
         # However busy the machine is, only rungs of one trial are written at once: each trial was asked for, started, reached
         # a rung and left its job, each by a write of its own, and the end is the last.
         assert 4 * len(driver.state.trials) + 1 <= kills <= len(events)
@@ -402,7 +404,7 @@ class TestSearchOnCluster(SearchContract):
         best = min(driver.state.trials, key=lambda trial: abs(trial.params["rate"] - 0.6))
         told = [
             (event.trial, event.rung)
-            for event in backend.store.search_events(driver.search_id).events
+            for event in searched.events(backend.store, driver.search_id)
             if event.what is EventKind.REACHED
         ]
         record_property(

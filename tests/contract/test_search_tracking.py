@@ -26,12 +26,13 @@ from muster.backends.tracking import shown_run, tracking_database, tracking_uri
 from muster.core.job import JobSpec, Role
 from muster.core.origin import Origin
 from muster.core.resources import Resources
-from muster.core.search import Search, SearchSpec
 from muster.core.settings import Settings
-from muster.core.space import uniform
 from muster.ext.search.driver import SearchDriver
 from muster.ext.search.mlflow import helper
 from muster.ext.search.mlflow.reach import Beside, MlflowRun, MlflowRuns, reach
+from muster.ext.search.space import uniform
+from muster.ext.search.spec import Search, SearchSpec
+from muster.ext.search.stored import begin_search
 from muster.images.environment import Environments
 from muster.images.folders import find_image, image_folders, put_image
 from muster.volumes.folder import FolderStore
@@ -93,7 +94,7 @@ def begin(backend: Backend, settings: Settings) -> Begin:
             priority="low",
             origin=Origin(instance="one", dag_id="hills", run_id="run-1", task_id="search"),
         )
-        backend.store.begin_search("s-1", Search(spec=spec, trial=trial, began=time.time()))
+        begin_search(backend.store, "s-1", Search(spec=spec, trial=trial, began=time.time()))
         return SearchDriver(backend, "s-1", say=say)
 
     return start

@@ -19,13 +19,10 @@ from muster.core.errors import BadOutput, Conflict, NotFound, SpecError, StoreEr
 from muster.core.job import JobSpec, Role
 from muster.core.origin import Origin
 from muster.core.replica import Replica
-from muster.core.search import Event, EventKind, EventPage, Search, SearchSpec
 from muster.core.series import Series
-from muster.core.space import choice, loguniform
 from muster.core.status import JobState, JobStatus
-from muster.core.tally import Allotment, Tally
 from muster.core.verdict import Cause, Verdict
-from muster.volumes.base import Checked, TaskEnd, UpkeepKind
+from muster.volumes.base import Checked, LogPage, TaskEnd, UpkeepKind
 from muster.volumes.folder import FolderStore
 from muster.volumes.service.table import MOST_SPECS
 from muster.worker.seal import seal
@@ -62,11 +59,6 @@ def replaces(version, *numbers):
 ONE = make_spec(features={"volume": "flights/features"})
 TWO = make_spec(features={"volume": "flights/features"}, table={"volume": "flights/table"})
 SPLIT = make_spec(months={"volume": "flights/months", "partition": "*"})
-SEARCH = Search(
-    spec=SearchSpec(space={"rate": loguniform(1e-3, 1.0), "how": choice("a", ["b"])}, metric="auc", trials=9),
-    trial=replace(ONE, params={"rate": 0.1, "how": "a"}),
-    began=1.5,
-)
 LATER = Origin(instance="one", dag_id="flights", run_id="run-2", task_id="features")
 
 
@@ -1229,23 +1221,6 @@ class StoreContract:
         store.ledger.end_task(end)
         assert again.ledger.task_ends() == [end]
 
-    def test_a_tally_has_what_all_have_seen_and_ends_with_its_job(self, store, again):
-        store.ledger.create("job-1", ONE)
-        assert store.ledger.tally("job-1") == Tally()
-        store.ledger.note_tally("job-1", Tally(user="ada", team="vision"))
-        held = Tally().begun(Allotment(since=10.0, replicas=2, gpus=1)).ended(20.0)
-        again.ledger.note_tally("job-1", held)
-        store.ledger.note_tally("job-1", Tally(times=(replace(held.times[0], until=None),)))
-        assert store.ledger.tally("job-1") == Tally(user="ada", team="vision", times=held.times)
-        again.ledger.note_tally("job-1", held.begun(Allotment(since=30.0, replicas=1)))
-        status = again.ledger.status("job-1")
-        again.ledger.update(replace(status, state=JobState.CANCELLED, ended=45.0))
-        assert [each.until for each in store.ledger.tally("job-1").times] == [20.0, 45.0]
-        again.ledger.note_tally("job-1", held.begun(Allotment(since=50.0, replicas=1)))
-        assert [each.until for each in store.ledger.tally("job-1").times] == [20.0, 45.0]
-        with pytest.raises(NotFound):
-            store.ledger.tally("job-2")
-
     def test_a_run_goes_on_until_its_end_is_noted(self, store, again):
         run = Origin(instance="i", dag_id="flights", run_id="r1")
         for _ in range(2):
@@ -1363,45 +1338,52 @@ class StoreContract:
         assert put[0] == put[1]
         assert store.add("flights/raw", tmp_path).number == 2
 
-    def test_the_events_of_a_search_are_read_in_their_order(self, store, again):
-        assert store.searches() == []
-        assert store.begin_search("s-1", SEARCH)
-        assert not again.begin_search("s-1", SEARCH)
-        other = replace(SEARCH, spec=replace(SEARCH.spec, trials=3))
-        with pytest.raises(Conflict, match="another space or other rules"):
-            store.begin_search("s-1", other)
-        assert store.begin_search("s-2", other)
-        assert again.searches() == ["s-2", "s-1"]
-        assert again.search("s-1") == SEARCH
-        assert store.search_events("s-1").events == ()
-        first = [Event(what=EventKind.ASKED, at=1.0, trial=0, params={"rate": 0.1, "how": ["a", None]})]
-        end = store.tell_search("s-1", first, after=0)
-        later = [Event(what=EventKind.REACHED, at=2.0, trial=0, rung=0, value=value) for value in (None, 0.5)]
+    @pytest.mark.parametrize(
+        "kind", ["searches", "usage"]
+    )  # those of searches lie where earlier releases had them
+    def test_the_events_of_a_log_are_read_in_their_order(self, store, again, kind):
+        assert store.logs(kind) == []
+        assert store.begin_log(kind, "s-1", "what it is about")
+        assert not again.begin_log(kind, "s-1", "another thing")
+        assert store.begin_log(kind, "s-2", "another thing")
+        assert again.logs(kind) == ["s-2", "s-1"]
+        assert again.logs("others") == []
+        assert again.log_head(kind, "s-1") == "what it is about"
+        assert store.log_events(kind, "s-1").events == ()
+        first = ({"what": "asked", "params": {"rate": 0.1, "how": ["a", None]}},)
+        end = store.append_events(kind, "s-1", first, after=0)
+        later = ({"value": None}, {"value": 0.5, "text": "é\n"})
         with pytest.raises(Conflict, match="has gone on"):
-            again.tell_search("s-1", later, after=0)
-        last = again.tell_search("s-1", later, after=end)
-        assert store.search_events("s-1") == EventPage(events=(*first, *later), end=last)
-        assert store.search_events("s-1", after=end) == EventPage(events=tuple(later), end=last)
-        assert store.search_events("s-1", after=last) == EventPage(events=(), end=last)
-        assert store.search_events("s-2").events == ()
-        with pytest.raises(NotFound, match="no search s-3"):
-            store.search_events("s-3")
-        with pytest.raises(NotFound, match="no search s-3"):
-            store.tell_search("s-3", later, after=0)
+            again.append_events(kind, "s-1", later, after=0)
+        last = again.append_events(kind, "s-1", later, after=end)
+        assert store.log_events(kind, "s-1") == LogPage(events=(*first, *later), end=last)
+        assert store.log_events(kind, "s-1", after=end) == LogPage(events=later, end=last)
+        assert store.log_events(kind, "s-1", after=last) == LogPage(events=(), end=last)
+        assert store.log_events(kind, "s-2").events == ()
+        for ask in (
+            partial(store.log_head, kind, "s-3"),
+            partial(store.log_events, kind, "s-3"),
+            partial(store.append_events, kind, "s-3", later, after=0),
+            partial(store.log_head, "others", "s-1"),
+        ):
+            with pytest.raises(NotFound, match=r"no s-[13] among"):
+                ask()
+        with pytest.raises(SpecError):
+            store.begin_log("../jobs", "s-1", "")
 
-    def test_of_many_that_tell_at_once_one_is_heard(self, store):
-        store.begin_search("s-1", SEARCH)
+    def test_of_many_that_append_at_once_one_is_heard(self, store):
+        store.begin_log("searches", "s-1", "")
 
         def tell(number):
             try:
-                store.tell_search("s-1", [Event(what=EventKind.ASKED, at=1.0, trial=number)], after=0)
+                store.append_events("searches", "s-1", [{"trial": number}], after=0)
             except Conflict:
                 return None
             return number
 
         with ThreadPoolExecutor(8) as threads:
             heard = [each for each in threads.map(tell, range(8)) if each is not None]
-        assert [event.trial for event in store.search_events("s-1").events] == heard
+        assert [event["trial"] for event in store.log_events("searches", "s-1").events] == heard
         assert len(heard) == 1
 
 

@@ -25,8 +25,8 @@ from typing import Any
 
 import muster
 from muster.core.data import Input, OutputTarget, Pinned
-from muster.core.space import Dimension
 from muster.core.wire import SCHEMA_VERSION, written
+from muster.ext.search.space import Dimension
 
 LIST = Path(__file__).with_name("documents.txt")
 ROOT = Path(muster.__path__[0])

@@ -33,7 +33,7 @@ from tests.unit.documents import (
 )
 
 from muster.airflow.attempts.attempt import Attempt
-from muster.airflow.embedded.asked import RequestNotes
+from muster.airflow.embedded.home import RequestNotes
 from muster.core import wire
 from muster.core.errors import Corrupt, SpecError
 from muster.volumes.commit import read_plan
@@ -50,24 +50,20 @@ LEFT_OUT = {"Role": ("command", "ends_with"), "Dimension": ("choices",), "Worker
 # Modules that read JSON without muster.core.wire, and whose. A new one is either read by wire, or told here
 # and tried below.
 BY_HAND = {
-    "airflow.embedded.asked": "wire.build",
     "airflow.embedded.home": "a RunResult in an envelope; what cannot be read is asked of Airflow",
     "airflow.embedded.load": "a param that a user typed",
     "airflow.embedded.runs": "an Attempt, tried below",
     "airflow.lineage": "what Great Expectations says",
     "airflow.operators.releasing": "a user's smoke requests",
-    "airflow.operators.suites": "a user's expectations",
-    "airflow.operators.validate": "what Great Expectations says",
+    "airflow.operators.validate": "what Great Expectations says, and a user's expectations",
+    "ext.page.routes_volumes": "a version's own JSON lines",
     "ext.plan.routes": "of a process of its own, and params of a user",
-    "ext.page.preview": "a version's own JSON lines",
-    "ext.usage.log": "a line for each job, read by its places; tried in unit/ext/usage/test_log.py",
     "ext.up.home": "secrets by name",
     "backends.kubernetes.api.client": "Kubernetes'",
     "backends.kubernetes.api.refusals": "Kubernetes'",
     "backends.kubernetes.api.watching": "Kubernetes'",
     "backends.kubernetes.collecting": "a process of the same release's, in the model server's image",
     "backends.kubernetes.manifests.bootstrap": "its own arguments, and an error's text",
-    "backends.kubernetes.serving.made": "image and command of each container",
     "backends.kubernetes.serving.route": "shares by revision",
     "backends.kubernetes.state.faults": "whether a line is JSON",
     "backends.releases.inference": "a model server's",
@@ -93,7 +89,7 @@ BY_HAND = {
     "ext.mirrors.scan": "whose versions a store holds; read for what is known",
     "ext.mirrors.open_layout": "small files of its own, read for what is known",
     "volumes.partitions": "a copy, which of another shape counts as none; tried in unit/volumes/test_partitions.py",
-    "volumes.searches": "the events of a search, a line each, which `wire.build` reads",
+    "volumes.event_logs": "events, a line each, of which an extension reads what it wrote",
     "ext.search.results": "the table of an ended search's trials, of which a later one reads params and values",
     "volumes.series": "its own file, by format; tried in unit/core/test_series.py",
     "volumes.service.client": "a progress line",

@@ -33,11 +33,6 @@ if TYPE_CHECKING:
     from muster.core.job import Role as Role
     from muster.core.job import SecretRef as SecretRef
     from muster.core.resources import Resources as Resources
-    from muster.core.search import Budget as Budget
-    from muster.core.space import choice as choice
-    from muster.core.space import integers as integers
-    from muster.core.space import loguniform as loguniform
-    from muster.core.space import uniform as uniform
     from muster.ext.ingest.compact import CompactOperator as CompactOperator
     from muster.ext.ingest.operator import IngestOperator as IngestOperator
     from muster.ext.ingest.topic import TopicTrigger as TopicTrigger
@@ -47,10 +42,14 @@ if TYPE_CHECKING:
     from muster.ext.predictions.score import ScoreOperator as ScoreOperator
     from muster.ext.search.decorator import search as search
     from muster.ext.search.operator import SearchOperator as SearchOperator
+    from muster.ext.search.space import choice as choice
+    from muster.ext.search.space import integers as integers
+    from muster.ext.search.space import loguniform as loguniform
+    from muster.ext.search.space import uniform as uniform
+    from muster.ext.search.spec import Budget as Budget
 
 _MODULES = {
     "Batch": "muster.core.deployment",
-    "Budget": "muster.core.search",
     "DeployOperator": "muster.airflow.operators.deploy",
     "GangOperator": "muster.airflow.operators.job",
     "GateOperator": "muster.airflow.operators.gate",
@@ -67,13 +66,9 @@ _MODULES = {
     "SmokeRows": "muster.airflow.authoring.smoke_rows",
     "SweepOperator": "muster.airflow.operators.sweep",
     "ValidateOperator": "muster.airflow.operators.validate",
-    "choice": "muster.core.space",
     "gang": "muster.airflow.operators.decorators",
-    "integers": "muster.core.space",
     "job": "muster.airflow.operators.decorators",
-    "loguniform": "muster.core.space",
     "triggering": "muster.airflow.authoring.triggering",
-    "uniform": "muster.core.space",
 }
 """The module of each public name; those of extensions are in :func:`modules`."""
 

@@ -330,6 +330,14 @@ class Collected:
     at_once: bool = False
 
 
+@dataclass(frozen=True, kw_only=True)
+class LogPage:
+    """Some events of an event log, in their order. :param end: where the next ones begin, to be asked for."""
+
+    events: tuple[Mapping[str, Any], ...]
+    end: int
+
+
 class UpkeepKind(str, Enum):
     """What is done for a store now and then."""
 

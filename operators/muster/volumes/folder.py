@@ -20,6 +20,7 @@ from muster.volumes.base import Version
 from muster.volumes.catalog import Catalog
 from muster.volumes.commits import Commits
 from muster.volumes.durability import translated
+from muster.volumes.event_logs import FolderEventLogs
 from muster.volumes.gather import draft_copy
 from muster.volumes.held import EndedJobs
 from muster.volumes.layout import open_layout
@@ -27,7 +28,6 @@ from muster.volumes.ledger import FolderLedger
 from muster.volumes.makings import FolderMakings
 from muster.volumes.marks import Marks
 from muster.volumes.protocols import Upkeep
-from muster.volumes.searches import FolderSearches
 from muster.volumes.upkeep import FolderUpkeep
 
 P = ParamSpec("P")
@@ -66,9 +66,9 @@ class FolderStore:
         self.commits = Commits(layout, self.catalog, self._ledger, self.attempts, compare=compare)
         self.ended = EndedJobs(layout, self._ledger, self.attempts)
         self.makings = FolderMakings(layout, self.catalog, self.marks)
-        self.searching = FolderSearches(layout)
+        self.event_logs = FolderEventLogs(layout)
         self.upkeep = FolderUpkeep(
-            layout, self.catalog, self.marks, self.attempts, self.ended, self.searching
+            layout, self.catalog, self.marks, self.attempts, self.ended, self.event_logs
         )
 
     resolve = _of(lambda store: store.catalog, Catalog.resolve)
@@ -101,11 +101,11 @@ class FolderStore:
     let_go = _of(lambda store: store.ended, EndedJobs.let_go)
     salvage = _of(lambda store: store.ended, EndedJobs.salvage)
     follow = _of(lambda store: store.ended, EndedJobs.follow)
-    begin_search = _of(lambda store: store.searching, FolderSearches.begin_search)
-    search = _of(lambda store: store.searching, FolderSearches.search)
-    searches = _of(lambda store: store.searching, FolderSearches.searches)
-    search_events = _of(lambda store: store.searching, FolderSearches.search_events)
-    tell_search = _of(lambda store: store.searching, FolderSearches.tell_search)
+    begin_log = _of(lambda store: store.event_logs, FolderEventLogs.begin_log)
+    log_head = _of(lambda store: store.event_logs, FolderEventLogs.log_head)
+    logs = _of(lambda store: store.event_logs, FolderEventLogs.logs)
+    log_events = _of(lambda store: store.event_logs, FolderEventLogs.log_events)
+    append_events = _of(lambda store: store.event_logs, FolderEventLogs.append_events)
     check = _of(lambda store: store.upkeep, Upkeep.check)
     plan = _of(lambda store: store.upkeep, Upkeep.plan)
     collect = _of(lambda store: store.upkeep, Upkeep.collect)

@@ -1,10 +1,11 @@
-"""The calls of a store, in six parts. Each store has all, and passes ``tests/contract/test_store.py``.
+"""The calls of a store, in seven parts. Each store has all, and passes ``tests/contract/test_store.py``.
 
 ==============  ==============================================================================
 Versions        committed data, its origin, and which of it is kept or hidden
 Snapshots       code, and the locks of images, by digest
 Makings         what was made from what, so that nothing is made twice
 Attempts        the staged files of jobs: sealed, committed, or fetched after a failure
+EventLogs       what extensions note down, event by event
 Ledger          jobs: spec, status, owner, log, series
 Upkeep          checks, disk space and garbage collection
 ==============  ==============================================================================
@@ -20,20 +21,19 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from muster.core.job import JobSpec
 from muster.core.origin import Origin
 from muster.core.replica import PartManifest
 from muster.core.room import Room
-from muster.core.search import Event, EventPage, Search
 from muster.core.series import Series
 from muster.core.status import JobStatus
-from muster.core.tally import Tally
 from muster.volumes.base import (
     Collected,
     CollectionPlan,
     Held,
+    LogPage,
     LogTime,
     Made,
     Record,
@@ -246,28 +246,32 @@ class Attempts(Protocol):
         """
 
 
-class Searches(Protocol):
-    """What is searched for, and what has happened: the driver of a search writes it, every part of muster reads it."""
+class EventLogs(Protocol):
+    """Logs that extensions keep, by kind and name: what each is about, and what has happened, as JSON objects.
 
-    def begin_search(self, search_id: str, search: Search) -> bool:
-        """Enter a search; False where it is there already.
+    A kind is a noun in the plural, such as searches. gc deletes a log in which nothing has happened for as long as ended
+    jobs are kept, with the leases of the holder of that name.
+    """
 
-        :raises Conflict: it is there with another space, or other rules.
+    def begin_log(self, kind: str, name: str, head: str) -> bool:
+        """Begin a log; False where it is there already, with whatever head.
+
+        :param head: a document that says what the log is about; it never changes.
         """
 
-    def search(self, search_id: str) -> Search:
-        """Return a search. :raises NotFound: no such search."""
+    def log_head(self, kind: str, name: str) -> str:
+        """Return the head of a log. :raises NotFound: no such log."""
 
-    def searches(self) -> list[str]:
-        """Return every search's id, newest first."""
+    def logs(self, kind: str) -> list[str]:
+        """Return the names of all logs of a kind, newest first."""
 
-    def search_events(self, search_id: str, *, after: int = 0) -> EventPage:
+    def log_events(self, kind: str, name: str, *, after: int = 0) -> LogPage:
         """Return the next events; none where there are no more.
 
         :param after: where the page before ended; 0 for the first.
         """
 
-    def tell_search(self, search_id: str, events: Sequence[Event], *, after: int) -> int:
+    def append_events(self, kind: str, name: str, events: Sequence[Mapping[str, Any]], *, after: int) -> int:
         """Add events, all or none, and return where they end; they are on the disk then.
 
         :param after: where all events that the caller knows end.
@@ -301,15 +305,6 @@ class Ledger(Protocol):
 
     def own(self, job_id: str, *, owner: str, expected: str | None) -> bool:
         """Set the owner if it is `expected` now; return whether it was."""
-
-    def tally(self, job_id: str) -> Tally:
-        """Return for whom a job runs, and when it held its resources; empty where nothing was noted."""
-
-    def note_tally(self, job_id: str, tally: Tally) -> None:
-        """Add to a job's tally what a writer knows (:meth:`muster.core.tally.Tally.then`). After the job's end nothing is added.
-
-        The time that goes on ends with the job.
-        """
 
     def append(self, job_id: str, data: bytes) -> None:
         """Add whole lines to the job's log, and the numbers in them to its series (:mod:`muster.core.series`)."""
@@ -422,7 +417,7 @@ class Upkeep(Protocol):
         """Note that jobs without a task were just looked for, and ended; fsck and gc are noted by themselves."""
 
 
-class Store(VersionStore, Snapshots, Makings, Attempts, Searches, Upkeep, Protocol):
+class Store(VersionStore, Snapshots, Makings, Attempts, EventLogs, Upkeep, Protocol):
     """A whole store; its ledger is an attribute."""
 
     @property

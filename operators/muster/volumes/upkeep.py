@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from muster.core.errors import Corrupt, NotFound, SpecError, StoreError
-from muster.core.extensions import used
 from muster.core.job import JobSpec
 from muster.core.room import Room
 from muster.core.wire import dumps, loads
@@ -38,13 +37,13 @@ from muster.volumes.commit_records import (
     uncommitted,
 )
 from muster.volumes.durability import locked, read_whole, sync_folder, translated, write_whole
+from muster.volumes.event_logs import FolderEventLogs
 from muster.volumes.held import DAY_SECONDS, EndedJobs, named
 from muster.volumes.layout import Layout
 from muster.volumes.listing import parse
 from muster.volumes.marks import Marks
 from muster.volumes.pages import LARGE_BYTES
 from muster.volumes.retention import RetentionRules, why_kept
-from muster.volumes.searches import FolderSearches
 from muster.volumes.series import keep_series, sweep_series
 from muster.volumes.sharing import KNOWN
 from muster.volumes.tombstones import Tombstone
@@ -67,11 +66,11 @@ class FolderUpkeep:
         marks: Marks,
         attempts: FolderAttempts,
         ended: EndedJobs,
-        searches: FolderSearches,
+        event_logs: FolderEventLogs,
     ) -> None:
         self._layout, self._catalog, self._marks = layout, catalog, marks
         self._ledger, self._attempts, self._ended = attempts.ledger, attempts, ended
-        self._searches = searches
+        self._event_logs = event_logs
 
     def check(
         self, *, deep: bool = False, protect: bool = False, progress: fsck.Progress | None = None
@@ -135,7 +134,7 @@ class FolderUpkeep:
                 self._layout.discard(self._layout.job(job_id))
             sweep_series(self._layout)
             makings.tidy(self._layout)
-            self._searches.tidy(days=kept.job_days)
+            self._event_logs.tidy(days=kept.job_days)
             before = time.time() - (0.0 if now else grace_seconds)
             freed_bytes = staged + (trash.remove_all(self._layout, buried) if scarce else 0)
             freed_bytes += trash.empty(self._layout, before=before)
@@ -143,7 +142,7 @@ class FolderUpkeep:
                 raise failed
             if not kept.volumes:
                 self.fold(commits, before=before)
-            self._collected()
+            self._note(UpkeepKind.GC)
             return Collected(plan=decided, freed_bytes=freed_bytes, at_once=scarce)
 
     def room(self) -> Room:
@@ -172,12 +171,6 @@ class FolderUpkeep:
     def note_sweep(self) -> None:
         """Note that jobs without a task were just looked for."""
         self._note(UpkeepKind.SWEEP)
-
-    def _collected(self) -> None:
-        """Have the extensions delete what is old of theirs, and note that gc ended well."""
-        for each in used(lambda each: each.collected):
-            each(self._layout.root)
-        self._note(UpkeepKind.GC)
 
     def _note(self, work: UpkeepKind, *, checked: Checked | None = None) -> None:
         """Note that upkeep of one kind has just ended well.

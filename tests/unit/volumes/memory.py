@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from blake3 import blake3
 
@@ -23,14 +24,19 @@ from muster.core.comparison import key_of, task_key_of
 from muster.core.data import CARRIED, CHECKPOINTS
 from muster.core.errors import BadOutput, Conflict, MusterError, NotFound, SpecError, StoreError
 from muster.core.job import JobSpec
-from muster.core.names import check_digest, check_job_id, check_partition, check_request, check_volume
+from muster.core.names import (
+    check_digest,
+    check_job_id,
+    check_label,
+    check_partition,
+    check_request,
+    check_volume,
+)
 from muster.core.origin import Origin
 from muster.core.replica import PartManifest
 from muster.core.room import Room
-from muster.core.search import Event, EventPage, Search
 from muster.core.series import Folding, Series, segments
 from muster.core.status import JobState, JobStatus
-from muster.core.tally import Tally
 from muster.core.text import has_control
 from muster.volumes import snapshot
 from muster.volumes.base import (
@@ -39,6 +45,7 @@ from muster.volumes.base import (
     Collected,
     CollectionPlan,
     Held,
+    LogPage,
     LogTime,
     Made,
     Record,
@@ -76,7 +83,6 @@ class _Job:
     status: JobStatus
     owner: str | None
     log: bytes = b""
-    tally: Tally = field(default_factory=Tally)
     times: list[LogTime] = field(default_factory=list)
     folding: Folding = field(default_factory=lambda: Folding(time.time()))
     staging: Staging | None = None
@@ -161,8 +167,6 @@ class MemoryLedger:
                 return False
             if not job.status.state.ended:
                 job.status = status
-                if status.state.ended:
-                    job.tally = job.tally.ended(status.ended or time.time())
             return True
 
     def own(self, job_id: str, *, owner: str, expected: str | None) -> bool:
@@ -216,14 +220,6 @@ class MemoryLedger:
             if origin.run_id and dag_id in ("", origin.dag_id) and run_id in ("", origin.run_id)
         }
 
-    def tally(self, job_id: str) -> Tally:
-        return self.job(job_id).tally
-
-    def note_tally(self, job_id: str, tally: Tally) -> None:
-        job = self.job(job_id)
-        if not job.status.state.ended:
-            job.tally = job.tally.then(tally)
-
     def end_task(self, end: TaskEnd) -> None:
         self._ends.insert(0, end)
 
@@ -264,7 +260,7 @@ class MemoryStore:
         self._leases: dict[str, set[str]] = {}
         self._makers: dict[str, _Job] = {}
         self._claims: dict[str, str] = {}
-        self._searches: dict[str, tuple[Search, list[Event]]] = {}
+        self._logs: dict[tuple[str, str], tuple[str, list[Mapping[str, Any]]]] = {}
         self._notes: dict[UpkeepKind, UpkeepNote] = {}
 
     @property
@@ -399,41 +395,38 @@ class MemoryStore:
     def release(self, holder: str) -> None:
         self._leases.pop(check_job_id(holder), None)
 
-    # Searches
+    # Event logs
 
-    def begin_search(self, search_id: str, search: Search) -> bool:
+    def begin_log(self, kind: str, name: str, head: str) -> bool:
         with self._lock:
-            there = self._searches.get(check_job_id(search_id))
-            if there is None:
-                self._searches[search_id] = search, []
-            elif there[0].spec != search.spec:
-                raise Conflict(f"search {search_id} is there already with another space or other rules")
-            return there is None
+            begun = (check_label("kind", kind), check_job_id(name)) not in self._logs
+            self._logs.setdefault((kind, name), (head, []))
+            return begun
 
-    def search(self, search_id: str) -> Search:
-        return self._searched(search_id)[0]
+    def log_head(self, kind: str, name: str) -> str:
+        return self._log(kind, name)[0]
 
-    def searches(self) -> list[str]:
-        return list(reversed(self._searches))
+    def logs(self, kind: str) -> list[str]:
+        return [name for each, name in reversed(self._logs) if each == kind]
 
-    def search_events(self, search_id: str, *, after: int = 0) -> EventPage:
-        events = self._searched(search_id)[1]
-        return EventPage(events=tuple(events[after:]), end=len(events))
+    def log_events(self, kind: str, name: str, *, after: int = 0) -> LogPage:
+        events = self._log(kind, name)[1]
+        return LogPage(events=tuple(events[after:]), end=len(events))
 
-    def tell_search(self, search_id: str, events: Sequence[Event], *, after: int) -> int:
+    def append_events(self, kind: str, name: str, events: Sequence[Mapping[str, Any]], *, after: int) -> int:
         with self._lock:
-            there = self._searched(search_id)[1]
+            there = self._log(kind, name)[1]
             if len(there) != after:
                 raise Conflict(
-                    f"search {search_id} has gone on: its events end at {len(there)}, not at {after}"
+                    f"{name} of {kind} has gone on: its events end at {len(there)}, not at {after}"
                 )
-            there += events
+            there += json.loads(json.dumps(list(events)))
             return len(there)
 
-    def _searched(self, search_id: str) -> tuple[Search, list[Event]]:
-        found = self._searches.get(check_job_id(search_id))
+    def _log(self, kind: str, name: str) -> tuple[str, list[Mapping[str, Any]]]:
+        found = self._logs.get((kind, check_job_id(name)))
         if found is None:
-            raise NotFound(f"no search {search_id} in this store: `muster search ls` lists what is there")
+            raise NotFound(f"no {name} among the {kind} of this store")
         return found
 
     # Snapshots

@@ -13,9 +13,10 @@ from muster.core.data import OutputTarget
 from muster.core.errors import Corrupt, NotFound, SpecError, StoreError
 from muster.core.job import JobSpec, Role
 from muster.core.origin import Origin
-from muster.core.search import Search, SearchSpec
-from muster.core.space import uniform
 from muster.core.status import JobState, JobStatus
+from muster.ext.search.space import uniform
+from muster.ext.search.spec import Search, SearchSpec
+from muster.ext.search.stored import begin_search
 from muster.volumes import retention, sharing, upkeep
 from muster.volumes.folder import FolderStore
 
@@ -545,10 +546,10 @@ def test_a_search_in_which_nothing_happens_any_more_goes_with_its_leases(store, 
     )
     spec = SearchSpec(space={"rate": uniform(0, 1)}, metric="auc")
     for search_id in ("old", "new"):
-        store.begin_search(search_id, Search(spec=spec, trial=trial, began=0.0))
+        begin_search(store, search_id, Search(spec=spec, trial=trial, began=0.0))
         store.lease([rows.address], holder=search_id)
     folder = store.layout.root / "searches" / "old"
     os.utime(folder / "search.json", (0, 0))
     store.collect(job_days=1)
-    assert store.searches() == ["new"]
+    assert store.logs("searches") == ["new"]
     assert [path.name for path in (store.layout.root / "leases").iterdir()] == ["new"]

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from muster.airflow.upstream.internals import Log, create_session
+from airflow.models.log import Log
+from airflow.utils.session import create_session
+
 from muster.core.origin import Origin
 
 _NO_TASK = Origin()

@@ -78,7 +78,7 @@ def versions(store: Store, volume: str, look: VersionsQuery, *, permitted: Permi
         found = newest_of_each(found)[: look.limit]
     read = store.records([version.address for version in found])
     records = [record if permitted(record.origin.dag_id) else None for record in read]
-    known, searches = {*store.ledger.jobs()}, {*store.searches()}
+    known, searches = {*store.ledger.jobs()}, {*store.logs("searches")}
     names = {"metrics": _names(records, "metrics"), "params": _names(records, "params")}
     chosen = [*look.columns] or columns(names["metrics"])
     return {
@@ -225,7 +225,7 @@ def _listed(files: Listing) -> list[dict[str, Any]]:
 
 
 def _made(store: Store, record: Record) -> dict[str, Any]:
-    search = _search_of(record, store.searches())
+    search = _search_of(record, store.logs("searches"))
     trained = _record(store, search["copy_of"]) if search and search["copy_of"] else None
     job_id = trained.job_id if trained else record.job_id if record.output and not search else ""
     return {

@@ -14,8 +14,13 @@ from muster.core.extensions import Extension, Tab
 EXTENSION = Extension(
     extra="search",
     operators={
+        "Budget": "muster.ext.search.spec",
         "SearchOperator": "muster.ext.search.operator",
+        "choice": "muster.ext.search.space",
+        "integers": "muster.ext.search.space",
+        "loguniform": "muster.ext.search.space",
         "search": "muster.ext.search.decorator",
+        "uniform": "muster.ext.search.space",
     },
     decorators={
         "search": "muster.ext.search.decorator",
@@ -25,5 +30,6 @@ EXTENSION = Extension(
     commands="muster.ext.search.commands:add",
     routes=("muster.ext.search.routes:api",),
     static=Path(__file__).parent / "static",
+    calls="muster.ext.search.service:routes",
     tabs=(Tab(room="searches", title="Searches", script="searches.js"),),
 )

@@ -72,8 +72,10 @@ def list_searches(
     as_json: Json = False,
 ) -> None:
     """List searches, newest first."""
+    from muster.ext.search.stored import KIND
+
     store = open_store()
-    found = [_look(store, search_id) for search_id in store.searches()[:limit]]
+    found = [_look(store, search_id) for search_id in store.logs(KIND)[:limit]]
     if as_json:
         emit([{**vars(each), "trials": len(each.trials)} for each in found])
         return

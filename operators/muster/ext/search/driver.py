@@ -20,20 +20,21 @@ from muster.core.cancelling import by_person, pausing
 from muster.core.errors import BackendError, Conflict, Corrupt, NotFound, StoreError, Unavailable
 from muster.core.names import make_job_id
 from muster.core.progress import lines_of_ranks
-from muster.core.search import Event, EventKind
 from muster.core.status import JobState, JobStatus
 from muster.core.verdict import Cause
 from muster.ext.search.reports import Reports
 from muster.ext.search.results import earlier_of
 from muster.ext.search.rules import Ask, Close, Spent, Take, next_move, passes
 from muster.ext.search.sampling import Sampling
+from muster.ext.search.spec import Event, EventKind
 from muster.ext.search.state import SearchState, Trial
+from muster.ext.search.stored import event_pages, stored_search, tell_search
 from muster.ext.search.tracking import Tracker, with_tags
 
 if TYPE_CHECKING:
     from muster.backends.base import Backend
     from muster.core.job import JobSpec
-    from muster.core.search import Search
+    from muster.ext.search.spec import Search
     from muster.volumes.protocols import Store
 
 Say = Callable[[str], None]
@@ -52,13 +53,9 @@ class Ended:
 
 def look_up(store: Store, search_id: str) -> tuple[Search, SearchState]:
     """Return a search, and how it stands. :raises NotFound: there is none."""
-    search = store.search(search_id)
-    state, after = SearchState(search.spec), 0
-    while (page := store.search_events(search_id, after=after)).events:
-        for event in page.events:
-            state.apply(event)
-        after = page.end
-    return search, state
+    search = stored_search(store, search_id)
+    events = (event for page in event_pages(store, search_id) for event in page.events)
+    return search, SearchState(search.spec, events)
 
 
 class SearchDriver:
@@ -79,7 +76,7 @@ class SearchDriver:
         self.search_id = search_id
         self._backend, self._store = backend, backend.store
         self._say, self._clock = say, clock
-        self.search = self._store.search(search_id)
+        self.search = stored_search(self._store, search_id)
         self._spec = self.search.spec
         self._at_once = self._spec.at_once or backend.runner.side_by_side(self.search.trial)
         self.state = SearchState(self._spec)
@@ -174,16 +171,13 @@ class SearchDriver:
         return Ended(trial=closed.trial, reason=closed.reason)
 
     def _read(self) -> None:
-        while True:
-            page = self._store.search_events(self.search_id, after=self._end)
+        for page in event_pages(self._store, self.search_id, after=self._end):
             for event in page.events:
                 self._apply(event)
             self._end = page.end
-            if not page.events:
-                return
 
     def _tell(self, *events: Event) -> None:
-        self._end = self._store.tell_search(self.search_id, events, after=self._end)
+        self._end = tell_search(self._store, self.search_id, events, after=self._end)
         for event in events:
             self._apply(event)
 

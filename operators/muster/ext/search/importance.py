@@ -25,8 +25,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from muster.core.search import SearchSpec
-from muster.core.space import Dimension
+from muster.ext.search.space import Dimension
+from muster.ext.search.spec import SearchSpec
 from muster.ext.search.state import Trial
 
 FEWEST = 8

@@ -42,10 +42,11 @@ from muster.core.job import JobSpec
 from muster.core.names import make_job_id
 from muster.core.progress import Pattern
 from muster.core.room import size
-from muster.core.search import Budget, Mode, Sampler, Search, SearchSpec, Stopping
-from muster.core.space import Dimension, check_space, sample
 from muster.core.status import JobStatus
 from muster.ext.search.link import SearchLink
+from muster.ext.search.space import Dimension, check_space, sample
+from muster.ext.search.spec import Budget, Mode, Sampler, Search, SearchSpec, Stopping
+from muster.ext.search.stored import KIND, begin_search, stored_search
 from muster.volumes.base import MOST_CHECKPOINTS
 
 if TYPE_CHECKING:
@@ -265,7 +266,7 @@ class SearchOperator(GangOperator):
             self._begin(store, search_id, search)
         else:
             try:
-                store.search(search_id)
+                stored_search(store, search_id)
             except NotFound:  # the process died between the two writes
                 self._begin(store, search_id, self._search(task))
         SearchLink.push(task.context["ti"], f"#/searches/{search_id}")
@@ -280,7 +281,7 @@ class SearchOperator(GangOperator):
         rungs = ", ".join(f"{each:g}" for each in search.spec.rungs)
         pinned = [each.address for given in search.trial.inputs.values() for each in given.versions]
         store.lease([*pinned, *search.spec.earlier], holder=search_id)  # a trial may begin hours later
-        store.begin_search(search_id, search)
+        begin_search(store, search_id, search)
         self.tell(f"search {search_id}: at most {search.spec.points} trials, rungs {rungs}")
 
     def _await(self, task: TaskRun, driver: SearchDriver) -> Ended:
@@ -394,11 +395,11 @@ def _resumed(store: LocalStore, fresh: str, wanted: Search) -> str | None:
     from muster.core.wire import dumps, loads
     from muster.ext.search.driver import look_up
 
-    for search_id in store.searches():
+    for search_id in store.logs(KIND):
         if search_id.rsplit("-", 2)[0] != fresh.rsplit("-", 2)[0]:  # another task's
             continue
         with suppress(NotFound):  # gc deletes it
-            search = store.search(search_id)
+            search = stored_search(store, search_id)
             if search.trial.origin != wanted.trial.origin:
                 continue
             read = loads(Search, dumps(replace(wanted, began=search.began)))  # 1 is 1.0 by then

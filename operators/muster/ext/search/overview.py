@@ -9,13 +9,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from muster.core.origin import stage_title
-from muster.core.search import Search
 from muster.core.status import JobState
 from muster.ext.search.rules import Spent, hopeless, used_up
+from muster.ext.search.spec import Search
 from muster.ext.search.state import Phase, SearchState, Trial
+from muster.ext.search.stored import KIND, stored_search
 
 if TYPE_CHECKING:
-    from muster.core.space import Dimension
+    from muster.ext.search.space import Dimension
     from muster.volumes.protocols import Store
 
 
@@ -171,10 +172,10 @@ def find_search(store: Store, text: str) -> str:
     """
     from muster.core.errors import NotFound
 
-    for search_id in store.searches():
+    for search_id in store.logs(KIND):
         if search_id.startswith(text):
             return search_id
-        origin = store.search(search_id).trial.origin
+        origin = stored_search(store, search_id).trial.origin
         if text in (origin.dag_id, f"{origin.dag_id}/{origin.task_id}"):
             return search_id
     raise NotFound(f"no search {text!r:.80}: `muster search ls` lists what is there")

@@ -13,9 +13,9 @@ from muster.airflow.authoring.entrypoints import uses_checkpoints
 from muster.airflow.authoring.references import is_known
 from muster.backends.forecast import Span, TaskCost
 from muster.core.errors import NotFound
-from muster.core.search import Budget, Mode, SearchSpec
 from muster.core.text import lasting
 from muster.ext.search.simulation import Costs, Played, play
+from muster.ext.search.spec import Budget, Mode, SearchSpec
 from muster.ext.search.state import SearchState
 
 if TYPE_CHECKING:

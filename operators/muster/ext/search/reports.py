@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from muster.core.progress import Progress, numbers
-from muster.core.search import SearchSpec
+from muster.ext.search.spec import SearchSpec
 
 T = TypeVar("T")
 

@@ -22,8 +22,8 @@ from muster.core.data import CHECKPOINTS
 from muster.core.errors import NotFound, SpecError
 
 if TYPE_CHECKING:
-    from muster.core.search import Search, SearchSpec
     from muster.ext.search.sampling import Earlier
+    from muster.ext.search.spec import Search, SearchSpec
     from muster.ext.search.state import SearchState, Trial
     from muster.volumes.manifest import Entry
     from muster.volumes.protocols import Ledger, LocalStore

@@ -7,27 +7,27 @@ from collections import OrderedDict
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
+from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
 from fastapi import APIRouter, Depends, Query
 
 from muster.airflow.page import audit
 from muster.airflow.page.access import UserRights, Who, same_site
 from muster.airflow.page.route import Here, Json, Limit, Name, Offset, Site, Text
 from muster.airflow.page.task import UNREADABLE, task
-from muster.airflow.upstream.internals import DagAccessEntity
 from muster.core.errors import Corrupt, MusterError, NotFound, SpecError
 from muster.core.names import check_job_id
 from muster.core.origin import Origin
-from muster.core.search import Search
 from muster.core.wire import plain
 from muster.ext.search import trials
 from muster.ext.search.driver import SearchDriver
 from muster.ext.search.importance import Importance, importance
 from muster.ext.search.overview import SearchOverview, TrialRow, overview, waits
 from muster.ext.search.results import curve
+from muster.ext.search.spec import Search
 from muster.ext.search.state import Phase, SearchState
+from muster.ext.search.stored import KIND, event_pages, stored_search
 from muster.ext.search.trials import MOST_CURVES, cut, drawn, shown
-from muster.volumes.protocols import Ledger
-from muster.volumes.protocols import Searches as Stored
+from muster.volumes.protocols import EventLogs, Ledger
 
 MOST_KNOWN = 32
 """Searches whose trials are kept in memory; 10,000 trials are about 20 MB."""
@@ -119,7 +119,7 @@ def described(known: KnownSearch) -> dict[str, Any]:
 class KnownSearches:
     """The searches of one store. Any number of threads may ask."""
 
-    def __init__(self, store: Stored) -> None:
+    def __init__(self, store: EventLogs) -> None:
         self._store = store
         self._lock = threading.Lock()
         self._heads: dict[str, Search] = {}
@@ -128,7 +128,7 @@ class KnownSearches:
 
     def heads(self) -> list[SearchHead]:
         """Return every search, newest first."""
-        names = self._store.searches()
+        names = self._store.logs(KIND)
         with self._lock:
             self._heads = {name: self._heads[name] for name in names if name in self._heads}
             self._ended = {name: self._ended[name] for name in names if name in self._ended}
@@ -179,14 +179,14 @@ class KnownSearches:
         return line
 
     def _read(self, search_id: str, reading: _Reading) -> None:
-        while (page := self._store.search_events(search_id, after=reading.end)).events:
+        for page in event_pages(self._store, search_id, after=reading.end):
             for event in page.events:
                 reading.state.apply(event)
             reading.end = page.end
 
     def _head(self, search_id: str) -> Search:
         if (known := self._heads.get(search_id)) is None:
-            known = self._heads[search_id] = self._store.search(search_id)
+            known = self._heads[search_id] = stored_search(self._store, search_id)
         return known
 
     def _reading(self, search_id: str) -> _Reading:

@@ -12,7 +12,7 @@ import math
 from collections import Counter
 from dataclasses import dataclass
 
-from muster.core.search import SearchSpec, Stopping
+from muster.ext.search.spec import SearchSpec, Stopping
 from muster.ext.search.state import Phase, SearchState, Trial
 
 _FEWEST_OUTCOMES = 5

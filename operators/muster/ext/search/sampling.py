@@ -13,8 +13,8 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from muster.core.search import Mode, Sampler, SearchSpec
-from muster.core.space import Dimension, grid, in_order
+from muster.ext.search.space import Dimension, grid, in_order
+from muster.ext.search.spec import Mode, Sampler, SearchSpec
 from muster.ext.search.state import Phase, SearchState
 
 Earlier = Sequence[tuple[Mapping[str, Any], float | None]]

@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from muster.core.search import Event, EventKind, SearchSpec
 from muster.ext.search.rules import Ask, Close, Spent, Take, next_move, passes
 from muster.ext.search.sampling import Sampling
+from muster.ext.search.spec import Event, EventKind, SearchSpec
 from muster.ext.search.state import SearchState, Trial
 
 

@@ -11,7 +11,7 @@ from enum import Enum
 from typing import Any
 
 from muster.core.errors import SpecError
-from muster.core.search import Event, EventKind, SearchSpec
+from muster.ext.search.spec import Event, EventKind, SearchSpec
 
 
 class Phase(str, Enum):

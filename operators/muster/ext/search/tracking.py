@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING, TypeVar
 from muster.backends.tracking import Tracking
 from muster.core.errors import ImageError, MusterError, SpecError
 from muster.core.job import MLFLOW_TAG, MLFLOW_TAGS
-from muster.core.search import Event, EventKind
 from muster.ext.search.mlflow.reach import PARENT, MlflowMetric, MlflowRun, MlflowRuns, reach
+from muster.ext.search.spec import Event, EventKind
 from muster.ext.search.state import Phase, SearchState, Trial
 
 if TYPE_CHECKING:
-    from muster.core.search import Search
+    from muster.ext.search.spec import Search
 
 T = TypeVar("T")
 

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from muster.core.errors import SpecError
-from muster.core.space import Dimension
 from muster.core.status import JobStatus
 from muster.core.wire import plain
 from muster.ext.search.overview import SearchOverview, TrialRow
+from muster.ext.search.space import Dimension
 from muster.ext.search.state import Phase
 
 T = TypeVar("T")

@@ -22,10 +22,10 @@ from muster.volumes.gather import check_path, sources
 from muster.volumes.listing import Listing
 from muster.volumes.protocols import (
     Attempts,
+    EventLogs,
     Ledger,
     LocalStore,
     Makings,
-    Searches,
     ServedStore,
     Snapshots,
     Upkeep,
@@ -75,8 +75,6 @@ class ServiceLedger(_Client):
     spec = remote(Ledger.spec)
     status = remote(Ledger.status)
     statuses = remote(Ledger.statuses)
-    tally = remote(Ledger.tally)
-    note_tally = remote(Ledger.note_tally)
     log_bytes = remote(Ledger.log_bytes)
     jobs = remote(Ledger.jobs)
     _own = remote(Ledger.own)
@@ -193,11 +191,11 @@ class ServiceStore(_Client):
     sealed = remote(Attempts.sealed)
     held = remote(Attempts.held)
     let_go = remote(Attempts.let_go)
-    begin_search = remote(Searches.begin_search)
-    search = remote(Searches.search)
-    searches = remote(Searches.searches)
-    search_events = remote(Searches.search_events)
-    tell_search = remote(Searches.tell_search)
+    begin_log = remote(EventLogs.begin_log)
+    log_head = remote(EventLogs.log_head)
+    logs = remote(EventLogs.logs)
+    log_events = remote(EventLogs.log_events)
+    append_events = remote(EventLogs.append_events)
     plan = remote(Upkeep.plan)
     collect = remote(Upkeep.collect)
     room = remote(Upkeep.room)

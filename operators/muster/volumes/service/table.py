@@ -24,14 +24,14 @@ from urllib.parse import quote
 from muster.core import wire
 from muster.core.address import Address
 from muster.core.errors import SpecError
-from muster.core.names import check_digest, check_job_id, check_volume
+from muster.core.names import check_digest, check_job_id, check_label, check_volume
 from muster.volumes.base import Collected, CollectionPlan, Version
 from muster.volumes.protocols import (
     Attempts,
+    EventLogs,
     Ledger,
     LocalStore,
     Makings,
-    Searches,
     ServedStore,
     Snapshots,
     Upkeep,
@@ -293,12 +293,13 @@ _CHECKS: Mapping[str, Callable[[Any], object]] = {
     "holder": check_job_id,
     "job_id": check_job_id,
     "job_ids": _each(check_job_id),
-    "search_id": check_job_id,
+    "kind": lambda kind: check_label("kind", kind),
+    "name": check_job_id,
     "volume": check_volume,
 }
 
 _JOB = "/v1/jobs/{job_id}"
-_SEARCH = "/v1/searches/{search_id}"
+_LOG = "/v1/logs/{kind}/{name}"
 _PLAN = ReplyFormat(Swept, pack=lambda plan: Swept(**vars(plan)), unpack=Swept.plan)
 _COLLECTED = ReplyFormat(
     Swept,
@@ -345,18 +346,16 @@ TABLE = (
     Row(Attempts.held, "GET", "/v1/held", answer="Holding.held", turns="working"),
     Row(Attempts.let_go, "POST", "/v1/held/let-go", body="Jobs", answer="Count.count", turns="working"),
 
-    Row(Searches.begin_search, "PUT", _SEARCH, body="NewSearch", answer="Answer.yes"),
-    Row(Searches.search, "GET", _SEARCH),
-    Row(Searches.searches, "GET", "/v1/searches", answer="Names.names"),
-    Row(Searches.search_events, "GET", f"{_SEARCH}/events"),
-    Row(Searches.tell_search, "POST", f"{_SEARCH}/events", body="News", answer="Count.count", right="clicks"),
+    Row(EventLogs.begin_log, "PUT", _LOG, body="NewLog", answer="Answer.yes"),
+    Row(EventLogs.log_head, "GET", _LOG, answer="LogHead.head"),
+    Row(EventLogs.logs, "GET", "/v1/logs/{kind}", answer="Names.names"),
+    Row(EventLogs.log_events, "GET", f"{_LOG}/events"),
+    Row(EventLogs.append_events, "POST", f"{_LOG}/events", body="NewEvents", answer="Count.count", right="clicks"),
 
     Row(Ledger.create, "PUT", _JOB, body="NewJob", answer="Answer.yes"),
     Row(Ledger.spec, "GET", f"{_JOB}/spec"),
     Row(Ledger.status, "GET", f"{_JOB}/status"),
     Row(Ledger.own, "POST", f"{_JOB}/owner", body="Ownership", answer="Answer.yes"),
-    Row(Ledger.tally, "GET", f"{_JOB}/tally"),
-    Row(Ledger.note_tally, "PUT", f"{_JOB}/tally", body="Tallying"),
     Row(Ledger.log_bytes, "GET", f"{_JOB}/log/bytes", answer="Count.count"),
     Row(Ledger.log_times, "GET", f"{_JOB}/log/times", answer="LogTimes.times"),
     Row(Ledger.series, "GET", f"{_JOB}/series"),

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 from tests.unit.backends.kubernetes import golden
 
-from muster.core.search import Search, SearchSpec
-from muster.core.space import loguniform
 from muster.ext.page.versions import MOST_FILES, VersionsQuery, columns, files, newest_of_each, side_by_side
 from muster.ext.page.versions import version as shown
 from muster.ext.page.versions import versions as listed
+from muster.ext.search.space import loguniform
+from muster.ext.search.spec import Search, SearchSpec
+from muster.ext.search.stored import begin_search
 from muster.volumes.base import Version
 from muster.volumes.folder import FolderStore
 
@@ -88,7 +89,7 @@ def test_files_are_listed_by_folder_found_by_their_path_and_turned_page_by_page(
 def test_what_a_search_keeps_leads_to_its_search_and_to_no_job(tmp_path: Path) -> None:
     store = FolderStore(tmp_path / "store")
     spec = SearchSpec(space={"rate": loguniform(1e-3, 1.0)}, metric="auc", trials=9)
-    store.begin_search("s-1", Search(spec=spec, trial=golden.job(params={"rate": 0.1}), began=1.5))
+    begin_search(store, "s-1", Search(spec=spec, trial=golden.job(params={"rate": 0.1}), began=1.5))
     trained = added(store, tmp_path / "one", "m-trials", "model.bin")
     note = f"the best trial of search s-1: {trained}"
     kept = store.copy(trained, "m", request="0123456789abcdef", note=note).address

@@ -13,11 +13,11 @@ import pytest
 
 from muster.core.job import JobSpec, Role
 from muster.core.origin import Origin
-from muster.core.search import Budget, Mode, Sampler, SearchSpec, Stopping
-from muster.core.space import choice, uniform
 from muster.core.status import JobState, JobStatus
 from muster.ext.search.planned import Pace, estimate, pace
 from muster.ext.search.simulation import play
+from muster.ext.search.space import choice, uniform
+from muster.ext.search.spec import Budget, Mode, Sampler, SearchSpec, Stopping
 from muster.volumes.folder import FolderStore
 
 SPEC = SearchSpec(

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from tests.searched import SPEC, of
 
-from muster.core.space import choice, uniform
 from muster.ext.search.importance import FEWEST, by_chance, effect, importance
+from muster.ext.search.space import choice, uniform
 from muster.ext.search.state import Trial
 
 SPACE = {"x": uniform(0, 1), "y": uniform(0, 1), "z": uniform(0, 1).when(kind="a"), "kind": choice("a", "b")}

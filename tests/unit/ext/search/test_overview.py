@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from tests.searched import SPEC, begin, event, failed, of, played, running, tell
 
-from muster.core.search import Budget, Event, EventKind, SearchSpec
 from muster.core.status import JobState
 from muster.ext.search.driver import look_up
 from muster.ext.search.overview import SearchOverview, overview, waits
+from muster.ext.search.spec import Budget, Event, EventKind, SearchSpec
 from muster.volumes.folder import FolderStore
 
 PARAMS = {"rate": 0.01, "optimizer": "adam"}

@@ -11,14 +11,16 @@ from typing import Any
 import pytest
 from tests.searched import SPEC, begin, event, failed, of, running, search_of, tell
 
+from muster.core import wire
 from muster.core.errors import Corrupt, NotFound, SpecError
-from muster.core.search import Event, EventKind, EventPage, Search, SearchSpec
 from muster.core.series import Curve, Series
-from muster.core.space import choice
 from muster.ext.search import trials
 from muster.ext.search.overview import SearchOverview
 from muster.ext.search.routes import MOST_KNOWN, KnownSearches, TrialCurves
+from muster.ext.search.space import choice
+from muster.ext.search.spec import Event, EventKind, SearchSpec
 from muster.ext.search.trials import LONGEST, MOST_CURVES, MOST_DRAWN
+from muster.volumes.base import LogPage
 from muster.volumes.folder import FolderStore
 
 MANY = of(trials=10_000, rungs=(1, 3, 9, 27))
@@ -35,7 +37,7 @@ class Counting:
         def ask(*given: Any, **named: Any) -> Any:
             self.asked[name] += 1
             found = getattr(self._store, name)(*given, **named)
-            self.events += len(found.events) if name == "search_events" else 0
+            self.events += len(found.events) if name == "log_events" else 0
             return found
 
         return ask
@@ -56,13 +58,13 @@ class Told:
     def __init__(self, spec: SearchSpec, events: Sequence[Event]) -> None:
         self._search, self._events, self.sent = search_of(spec), events, 0
 
-    def search(self, search_id: str) -> Search:
-        return self._search
+    def log_head(self, kind: str, name: str) -> str:
+        return wire.dumps(self._search)
 
-    def search_events(self, search_id: str, *, after: int = 0) -> EventPage:
-        some = tuple(self._events[after : after + 5000])
+    def log_events(self, kind: str, name: str, *, after: int = 0) -> LogPage:
+        some = tuple(map(wire.written, self._events[after : after + 5000]))
         self.sent += len(some)
-        return EventPage(events=some, end=after + len(some))
+        return LogPage(events=some, end=after + len(some))
 
 
 def ten_thousand() -> list[Event]:
@@ -124,10 +126,10 @@ def test_a_list_reads_nothing_again_of_searches_that_have_ended(store: FolderSto
     counting = Counting(store)
     searches = KnownSearches(counting)  # type: ignore[arg-type]
     lines = [searches.brief(head) for head in searches.heads()]
-    read = counting.asked["search_events"]
+    read = counting.asked["log_events"]
     assert [searches.brief(head) for head in searches.heads()] == lines
-    assert counting.asked["search_events"] == read + 1  # the one that runs
-    assert counting.asked["search"] == MOST_KNOWN + 3
+    assert counting.asked["log_events"] == read + 1  # the one that runs
+    assert counting.asked["log_head"] == MOST_KNOWN + 3
     assert Counter(each["state"] for each in lines) == {"failed": MOST_KNOWN + 2, "running": 1}
     assert {each["best"] for each in lines} == {None}
 
@@ -156,7 +158,7 @@ def test_a_search_that_cannot_be_read_is_listed_with_what_is_wrong(
         "torn-1": "unreadable",
         "odd-1": "unreadable",
     }
-    assert "search.json cannot be read" in told["torn-1"]["error"]
+    assert "search torn-1 cannot be read" in told["torn-1"]["error"]
     for _ in range(2):
         with pytest.raises(Corrupt, match="there is no trial 7"):
             searches.of("odd-1")

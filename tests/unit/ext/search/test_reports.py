@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from muster.core.search import SearchSpec
-from muster.core.space import loguniform
 from muster.ext.search.reports import Reached, Reports
+from muster.ext.search.space import loguniform
+from muster.ext.search.spec import SearchSpec
 
 SPEC = SearchSpec(space={"rate": loguniform(1e-4, 1e-1)}, metric="auc", rungs=(1, 3, 9))
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from muster.core.search import Event, EventKind, Mode, Sampler, SearchSpec, Stopping
-from muster.core.space import choice, loguniform, uniform
 from muster.ext.search.sampling import Sampling
 from muster.ext.search.simulation import play
+from muster.ext.search.space import choice, loguniform, uniform
+from muster.ext.search.spec import Event, EventKind, Mode, Sampler, SearchSpec, Stopping
 from muster.ext.search.state import SearchState
 
 SPACE = {

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from muster.core.errors import SpecError
-from muster.core.search import Budget, Event, EventKind, Mode, Sampler, SearchSpec, Stopping
-from muster.core.space import choice, integers, loguniform, uniform
 from muster.core.wire import dumps, loads
 from muster.ext.search.rules import Ask, Close, NothingYet, Spent, Take, next_move, passes
 from muster.ext.search.simulation import Costs, Played, play
+from muster.ext.search.space import choice, integers, loguniform, uniform
+from muster.ext.search.spec import Budget, Event, EventKind, Mode, Sampler, SearchSpec, Stopping
 from muster.ext.search.state import Phase, SearchState, Trial
 
 SPACE = {

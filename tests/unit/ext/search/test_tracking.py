@@ -14,9 +14,9 @@ from muster.backends.tracking import Tracking
 from muster.core.errors import ImageError, SpecError
 from muster.core.job import JobSpec, Role
 from muster.core.origin import Origin
-from muster.core.search import Event, EventKind, Search, SearchSpec
-from muster.core.space import uniform
 from muster.ext.search.mlflow.reach import MlflowRuns, reach
+from muster.ext.search.space import uniform
+from muster.ext.search.spec import Event, EventKind, Search, SearchSpec
 from muster.ext.search.state import SearchState
 from muster.ext.search.tracking import Tracker, with_tags
 

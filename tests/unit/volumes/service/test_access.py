@@ -14,7 +14,7 @@ from muster.volumes.service.app import create_app
 from muster.volumes.service.client import ServiceStore
 from muster.volumes.service.tokens import TokenKind, job_token, operator_token
 
-OPEN = ("/healthz", "/livez", "/term")  # they say nothing but that the service is there, and which one
+OPEN = ("/healthz", "/livez")  # they say nothing but that the service is there
 _GONE = "/v1/jobs/{job_id}/attempts/{attempt}/replicas/{role}/{index}/gone"
 OF_JOBS = {"/v1/jobs/{job_id}/bundle", "lines", "seal", _GONE, "outlook"}
 
@@ -73,6 +73,7 @@ SWEEPS = {("POST", "/v1/gc/collect"), ("POST", "/v1/upkeep/sweep")}
 CLICKS = {("POST", f"/v1/{mark}") for mark in ("pin", "unpin", "retire", "reinstate")} | {
     ("DELETE", "/v1/leases/{holder}"),
     ("POST", "/v1/jobs/{job_id}/log"),
+    ("POST", "/v1/logs/{kind}/{name}/events"),
     ("POST", "/v1/searches/{search_id}/events"),
     ("PUT", "/v1/jobs/{job_id}/status"),
 }

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from muster.core.errors import SpecError
-from muster.core.search import Sampler, SearchSpec
-from muster.core.space import (
+from muster.core.wire import dumps, loads
+from muster.ext.search.space import (
     Dimension,
     check_space,
     choice,
@@ -19,7 +19,7 @@ from muster.core.space import (
     loguniform,
     uniform,
 )
-from muster.core.wire import dumps, loads
+from muster.ext.search.spec import Sampler, SearchSpec
 
 MANY = {
     "rate": loguniform(1e-4, 1e-1),

@@ -15,7 +15,7 @@ from typing import Any
 from muster.core.errors import SpecError
 from muster.core.job import JobSpec
 from muster.core.names import check_identifier
-from muster.core.space import Dimension, check_space, grid_size
+from muster.ext.search.space import Dimension, check_space, grid_size
 
 _MOST_TRIALS = 100_000
 
