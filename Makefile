@@ -26,7 +26,7 @@ IN_MEMORY = $(shell awk '$$2 == "/dev/shm" && $$4 !~ /noexec/ {found = 1} END {e
   df -k --output=avail /dev/shm | awk 'NR == 2 && $$1 > 8 * 2^20 {print "TMPDIR=/dev/shm"}')
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up test test-airflow-34 other-airflow check fast lint soak cluster-up cluster-down test-cluster bench compiler test-nightly test-horovod test-gpu test-chart test-nfs test-releases test-data lock wheel clean
+.PHONY: help setup demo up test test-airflow-34 other-airflow check fast lint test-unpatched soak cluster-up cluster-down test-cluster bench compiler test-nightly test-horovod test-gpu test-chart test-nfs test-releases test-data lock wheel clean
 
 help:  ## Say what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -56,6 +56,12 @@ test: $(READY)  ## Run the tests, slow ones included (some 12 minutes on two cor
 
 test-nightly: $(READY)  ## Long and rare forms of what `make test` shows, on this machine: every page of docs/ typed, many kills
 	$(PYTEST) -m "$(HERE) and nightly" -n 4 --dist loadfile --durations=15
+	@$(MAKE) --no-print-directory test-unpatched
+
+# What runs Airflow in a process of muster's. Sixteen minutes on two busy cores.
+test-unpatched: $(READY)  ## `muster run` and `muster up` with other packages as they are, MUSTER_PATCHES=off
+	MUSTER_PATCHES=off $(PYTEST) -m "$(HERE) and not nightly" -n 4 --dist loadfile tests/unit/airflow tests/unit/ext/up \
+	  tests/airflow/test_run.py tests/airflow/test_up.py tests/cli/test_run.py tests/cli/test_warm.py
 
 # Beside each other: mypy keeps one core busy.
 check: $(READY)  ## Lint, types, layers and the fast tests; of one extension: make check EXT=search

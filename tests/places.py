@@ -38,6 +38,9 @@ class MadePlace:
     ) -> Iterable[str]:
         return ()
 
+    def evidence(self) -> tuple[()]:
+        return ()
+
     def checks(self) -> Iterable[Check]:
         return ()
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterator, MutableMapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, MutableMapping
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 from muster_serving.errors import RequestError, ServingError
 
 MAX_BODY_BYTES = 16 << 20
-MAX_HELD_BYTES = 256 << 20
+MAX_HELD_BYTES = 128 << 20  # with what is made of them, some 2.5 times as much is in memory
 _ADVANCE_BYTES = 64 << 10
 STALLED_SECONDS = 0.25  # a body that gets no more for this long may be dropped
 
@@ -78,6 +78,33 @@ class ByteBudget:
     def ended(self, body: Arriving) -> None:
         """Forget a body: it has arrived, or never will."""
         self._arriving.pop(body, None)
+
+
+class Turns:
+    """The limit for the bytes of the bodies that are worked on at once: each takes several times its length meanwhile.
+
+    The others wait, in the order in which they came.
+    """
+
+    def __init__(self, most: int = MAX_BODY_BYTES) -> None:
+        self._most = self._free_bytes = most
+        self._next = asyncio.Lock()
+        self._freed = asyncio.Event()
+
+    @asynccontextmanager
+    async def turn(self, length: int) -> AsyncIterator[None]:
+        """Wait until a body of that many bytes may be worked on, one that is longer than all of them together alone; its turn ends with the block."""
+        length = min(length, self._most)
+        async with self._next:
+            while length > self._free_bytes:
+                self._freed.clear()
+                await self._freed.wait()
+            self._free_bytes -= length
+        try:
+            yield
+        finally:
+            self._free_bytes += length
+            self._freed.set()
 
 
 class Arriving:

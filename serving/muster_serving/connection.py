@@ -296,7 +296,8 @@ class LimitedConnection(HttpToolsProtocol):  # type: ignore[misc]
 async def _send(cycle: Any, message: Any) -> None:
     """Send a message of ASGI, or a whole answer: :data:`WHOLE` has status, headers, body, and whether to close then.
 
-    The whole answer is one write, so one system call that wakes the client once. uvicorn's own two messages are two.
+    The whole answer is one write, so one system call that wakes the client once. uvicorn's own two messages are two. It returns
+    when little of a long one is left to be taken.
     """
     if message["type"] != WHOLE:
         await RequestResponseCycle.send(cycle, message)
@@ -314,6 +315,8 @@ async def _send(cycle: Any, message: Any) -> None:
     if not cycle.keep_alive:
         cycle.transport.close()
     cycle.on_response()
+    if cycle.flow.write_paused:  # the client takes a long answer piece by piece
+        await cycle.flow.drain()
 
 
 def _whole(message: Any, *, keep_alive: bool, only_head: bool) -> bytes:

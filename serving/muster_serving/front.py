@@ -18,7 +18,7 @@ from typing import Any
 
 from muster_serving import pages, protocol, routes
 from muster_serving.answer import CLIENT_LEFT, HttpAnswer, not_allowed, not_there, refusal
-from muster_serving.body import MAX_BODY_BYTES, ByteBudget, ClientGone, Receive, read_body
+from muster_serving.body import MAX_BODY_BYTES, ByteBudget, ClientGone, Receive, Turns, read_body
 from muster_serving.clients import Caller, Clients, ClientsFile, RawHeaders
 from muster_serving.connection import WHOLE
 from muster_serving.content import is_packed, json_length, unpacked
@@ -67,7 +67,7 @@ class Front:
         self._behind = behind
         self._candidates = candidates
         self.draining = False
-        self._budget = ByteBudget()
+        self._budget, self._turns = ByteBudget(), Turns()
         self._infer = f"/v2/models/{revisions.name}/infer"
         self._usual = ModelPath(self._infer, "/infer", name=revisions.name)
 
@@ -254,8 +254,8 @@ class Front:
             take(len(asked.body))
             if isinstance(predictor, ProcessPredictor):
                 return await self._ask(loaded, predictor, asked, apart=True)
-            # in a thread, so that small requests need not wait
-            return await asyncio.to_thread(protocol.answer, predictor, asked, of=loaded)
+            async with self._turns.turn(len(asked.body)):  # in a thread, so that small requests need not wait
+                return await asyncio.to_thread(protocol.answer, predictor, asked, of=loaded)
 
     async def _ask(
         self, loaded: LoadedRevision, predictor: ProcessPredictor, question: Question, *, apart: bool = False
@@ -265,7 +265,12 @@ class Front:
         :param apart: read the request in a thread, so that small requests need not wait.
         """
         read = partial(protocol.read, predictor.signature, question, revision=loaded.revision)
-        asked, out = await asyncio.to_thread(read) if apart else read(), question.out
+        if apart:
+            async with self._turns.turn(len(question.body)):
+                asked = await asyncio.to_thread(read)
+        else:
+            asked = read()
+        out = question.out
         if out and predictor.streams:
             parts = predictor.parts(asked.columns, asked.rows)
             headers, failed = EVENTS + loaded.headers, partial(self._failed, loaded)
@@ -332,6 +337,10 @@ class Front:
 
     async def _answer(self, send: Send, answer: HttpAnswer) -> None:
         status, body, headers = answer[:3]
-        await send(
-            {"type": WHOLE, "status": status, "headers": headers, "body": body, "close": self.draining}
-        )
+        self._budget.free_bytes -= len(body)  # until its client has taken it
+        try:
+            await send(
+                {"type": WHOLE, "status": status, "headers": headers, "body": body, "close": self.draining}
+            )
+        finally:
+            self._budget.give_back(len(body))

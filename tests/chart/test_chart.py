@@ -78,7 +78,7 @@ def test_a_cluster_s_own_schemas_take_it(name: str, known: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        ("replicas: 1", "replica: 1"),
+        ("replicas: 2", "replica: 2"),
         ("concurrencyPolicy: Forbid", "concurrencyPolicy: [Forbid]"),
         ("nominalQuota: 8", "nominalQuota: {}"),
         ("nodeLabel:", "label:"),
@@ -235,15 +235,16 @@ def test_no_job_may_ask_for_the_secret_with_the_keys() -> None:
         check_secret_name("secret KEYS", secret)
 
 
-def test_the_store_service_is_one_at_a_time() -> None:
-    spec = named(render(LEAST), "Deployment", "muster-store")["spec"]
+def test_a_single_store_service_is_one_at_a_time() -> None:
+    found = render({**LEAST, "store": {**LEAST["store"], "replicas": 1}})
+    spec = named(found, "Deployment", "muster-store")["spec"]
     assert (spec["replicas"], spec["strategy"]) == (1, {"type": "Recreate"})
-    budgets = [each["metadata"]["name"] for each in render(LEAST) if each["kind"] == "PodDisruptionBudget"]
+    budgets = [each["metadata"]["name"] for each in found if each["kind"] == "PodDisruptionBudget"]
     assert budgets == ["muster-reaper"]  # one that may not be away would keep its node from being drained
 
 
 def test_a_second_store_service_stands_by_on_another_node() -> None:
-    found = render({**LEAST, "store": {**LEAST["store"], "replicas": 2}})
+    found = render(LEAST)
     spec = named(found, "Deployment", "muster-store")["spec"]
     assert spec["replicas"] == 2
     assert spec["strategy"]["rollingUpdate"] == {"maxSurge": 0, "maxUnavailable": 1}
@@ -266,7 +267,17 @@ def test_what_is_common_is_on_everything() -> None:
     pods = {each["metadata"]["name"]: (each, spec) for each in render(WHOLE) if (spec := _pod_spec(each))}
     assert pods.keys() == {
         f"muster-{name}"
-        for name in ("store", "metrics", "reaper", "gc", "requests", "test", "test-accounts", "uninstall")
+        for name in (
+            "store",
+            "metrics",
+            "reaper",
+            "keeper",
+            "gc",
+            "requests",
+            "test",
+            "test-accounts",
+            "uninstall",
+        )
     }
     for each, spec in pods.values():
         metadata = each["metadata"] if each["kind"] == "Pod" else _pod_template(each)["metadata"]
@@ -325,7 +336,7 @@ def test_accounts_of_others_that_submit_jobs_are_looked_at_too() -> None:
     (condition,) = named(render(WHOLE), "ValidatingAdmissionPolicy", "muster-admission")["spec"][
         "matchConditions"
     ]
-    for name in ("muster-operator", "muster-job", "muster-store", "muster-reaper"):
+    for name in ("muster-operator", "muster-job", "muster-store", "muster-reaper", "muster-keeper"):
         assert f'"system:serviceaccount:muster-jobs:{name}"' in condition["expression"]
     assert '"system:serviceaccount:airflow:airflow-worker"' in condition["expression"]
     assert 'group in ["team-a"]' in condition["expression"]
@@ -345,7 +356,7 @@ def test_every_pod_keeps_to_pod_security_s_restricted(example: Document) -> None
             assert container["resources"]["limits"].keys() == {"memory"}
 
 
-def test_no_pod_has_a_token_but_the_reaper_s_the_test_s_and_that_of_an_uninstall() -> None:
+def test_no_pod_has_a_token_but_the_reaper_s_the_keeper_s_the_test_s_and_that_of_an_uninstall() -> None:
     found = {each["metadata"]["name"]: _pod_spec(each) for each in render(WHOLE)}
     told = {
         name: spec["automountServiceAccountToken"]
@@ -354,6 +365,7 @@ def test_no_pod_has_a_token_but_the_reaper_s_the_test_s_and_that_of_an_uninstall
     }
     assert {name for name, yes in told.items() if yes} == {
         "muster-reaper",
+        "muster-keeper",
         "muster-test-accounts",
         "muster-uninstall",
     }

@@ -67,9 +67,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def environment(folder: Path) -> dict[str, str]:
-    kept = {
-        name: value for name, value in os.environ.items() if not name.startswith(("MUSTER_HOME", "AIRFLOW"))
-    }
+    other = (
+        "MUSTER_HOME",
+        "MUSTER_PATCHES",
+        "AIRFLOW",
+    )  # a test looks at both, with other packages changed and as they are
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(other)}
     del kept["MUSTER_NO_WARM"]
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     return kept | {"PATH": path, "GATE": str(folder / "gate"), "PWD": str(folder)}

@@ -177,12 +177,10 @@ def test_what_the_cluster_lacks_is_said_before_anything_is_made(installed: Relea
     assert _generations(installed) == before
 
 
-@pytest.mark.nightly  # unit/volumes/service/test_standby.py, and test_gangs.py kills the only one
 def test_a_second_store_stands_by_and_serves_when_the_first_is_gone(
     installed: Release, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     """Both are ready, so that a drain may take either; no request is refused when the one that serves is killed."""
-    installed.install(command="upgrade", store={**VALUES["store"], "replicas": 2})
     budget = kubectl.get(installed.layout, "poddisruptionbudget", f"{NAME}-store", _NAMESPACE)["status"]
     assert (budget["currentHealthy"], budget["disruptionsAllowed"]) == (2, 1)
     (tmp_path / "hello").write_text("hello")
@@ -203,7 +201,6 @@ def test_a_second_store_stands_by_and_serves_when_the_first_is_gone(
                 )
                 eventually(lambda pod=pod: len(set(_stores(installed)) - {pod}) == 2)
         assert said.keys() == {version.address}
-    installed.install(command="upgrade")
 
 
 def _generations(installed: Release) -> dict[str, int]:

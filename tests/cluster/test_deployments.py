@@ -12,6 +12,7 @@ import pytest
 from tests.cluster import deploying, kubectl, serving
 from tests.cluster.accounts import NAMESPACE, REAPER
 from tests.cluster.deploying import Served
+from tests.cluster.inside import layout
 from tests.cluster.scripted import SITE, connection
 from tests.contract.test_deployments import DeploymentsContract, Lines
 from tests.waiting import eventually
@@ -60,6 +61,11 @@ class TestClusterDeployments(OnTheCluster, DeploymentsContract):
     """What a cluster promises, and what of it is its own."""
 
     test_no_request_fails_over_a_series_of_releases = None  # with five times as many in test_releases.py
+
+    def lose(self, deployments: Any, name: str) -> None:
+        (one,) = deployments.deployment(name).shares
+        words = ("delete", "inferenceservice", f"{name}-{one}", f"--namespace={NAMESPACE}")
+        kubectl.run(layout(), *words)
 
     def test_every_replica_is_asked_and_none_runs_beside_a_card(
         self, served: Served, deployments: Any, spec: Any, name: str

@@ -44,6 +44,8 @@ class _Served:
     counts: dict[str, Counts] = field(default_factory=dict)
     turns: Counter[str] = field(default_factory=Counter)
     tokens: Tokens = field(default_factory=Tokens)
+    paused: str = ""
+    lost: set[str] = field(default_factory=set)
 
 
 class MemoryPlatform:
@@ -155,11 +157,28 @@ class MemoryPlatform:
         return tuple(Answer(replica=each, outputs=outputs) for each in replicas)
 
     def repair(self, book: Book) -> tuple[str, ...]:
+        """Have what :meth:`lose` took away again."""
+        with self._lock:
+            served = self._served[book.name]
+            lost, served.lost = sorted(served.lost), set()
+            served.running |= {
+                entry.name: replace(self._running(_Served(book), entry), state=RevisionState.READY, ready=1)
+                for entry in book.live
+                if entry.name in lost
+            }
+            return tuple(f"{name} runs again" for name in lost)
+
+    def announce(self, name: str, message: str, *, mended: bool = False) -> None:
+        """Do nothing: there is no other writer."""
+
+    def pause(self, name: str, why: str) -> None:
+        """Write it down."""
+        with self._lock:
+            self._named(name).paused = why
+
+    def restore(self) -> tuple[tuple[str, str], ...]:
         """Do nothing: there is no other writer."""
         return ()
-
-    def announce(self, name: str, drift: str) -> None:
-        """Do nothing: there is no other writer."""
 
     def tokens(self, name: str) -> Tokens:
         """Return the tokens of a deployment's clients."""
@@ -239,6 +258,14 @@ class MemoryPlatform:
             )
             counts[revision] = added([{"": counts.get(revision, NOTHING)}, {"": more}])[""]
 
+    def lose(self, name: str) -> None:
+        """Have others take away what runs of a deployment."""
+        with self._lock:
+            served = self._served[name]
+            served.lost |= served.running.keys()
+            for revision in served.lost:
+                self.change(name, revision, state=RevisionState.STARTING, ready=0)
+
     def change(self, name: str, revision: str, **fields: Any) -> None:
         """Change how a revision runs: it comes up, dies, fails. One that is over stays so.
 
@@ -266,11 +293,16 @@ class MemoryPlatform:
             for one in book.live
             if one.name in running
         )
+        lost = sorted(self._served[book.name].lost) if book.name in self._served else []
         return Observed(
+            drift=f"{', '.join(lost)} is gone: `muster deployments repair {book.name}` brings it back"
+            if lost
+            else "",
             url=f"memory://{book.name}",
             answers=any(one.percent and one.ready for one in revisions),
             revisions=revisions,
             counts=self.counts(book) if counts else None,
+            paused=self._served[book.name].paused if book.name in self._served else "",
         )
 
 

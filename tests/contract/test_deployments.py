@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
+import os
 import secrets
 import shutil
+import signal
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -23,6 +25,7 @@ from muster.backends.local.serving.platform import local_deployments
 from muster.backends.releases.decision import Ending, Outcome
 from muster.backends.releases.deployments import Deployments
 from muster.backends.releases.driver import ReleaseDriver, begin
+from muster.backends.releases.keeping import Keeping
 from muster.backends.releases.manual import promote, roll_back, tidy
 from muster.backends.releases.plan import Plan, Rules
 from muster.core.data import Pinned
@@ -602,6 +605,36 @@ class DeploymentsContract(Lines):
             with pytest.raises(SpecError, match="deployment"):
                 act(hostile)
 
+    def lose(self, deployments: Any, name: str) -> None:
+        """Take away what runs of a deployment, as others than muster do."""
+        raise NotImplementedError
+
+    def test_what_others_take_away_is_brought_back_unless_that_is_paused(
+        self, deployments: Any, spec: Any, name: str
+    ) -> None:
+        """A look leaves alone what is as muster left it; and a pause is told, and lasts until it is ended."""
+        serving = self.serve(deployments, spec(2)).champion.name
+        kept = Keeping(deployments)
+        token = deployments.deployment(name).token
+        for _ in range(2):
+            kept.look()
+        assert deployments.deployment(name).token == token
+        deployments.pause(name, "ann tries something")
+        self.lose(deployments, name)
+        for _ in range(3):
+            kept.look()
+        status = deployments.deployment(name)
+        assert (status.paused, bool(status.drift)) == ("ann tries something", True)
+        deployments.pause(name, "")
+        assert deployments.deployment(name).paused == ""
+
+        def back() -> bool:
+            kept.look()
+            return bool(deployments.deployment(name).ready and not deployments.deployment(name).drift)
+
+        eventually(back)
+        assert eventually(lambda: self.answers(deployments, name)) == serving
+
     def test_retire_takes_it_away(self, deployments: Any, spec: Any, store: Any, name: str) -> None:
         first, second = spec(2), spec(3)
         self.serve(deployments, first)
@@ -649,6 +682,16 @@ class OnThisMachine(Lines):
 
 class TestLocalDeployments(OnThisMachine, DeploymentsContract):
     """One machine keeps it; what it promises beside it is in test_keepers.py."""
+
+    def lose(self, deployments: Any, name: str) -> None:
+        def killed() -> bool:
+            left = running(name)
+            for pid in left:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            return not left
+
+        eventually(killed)
 
 
 def running(name: str) -> list[int]:

@@ -131,6 +131,9 @@ class TestMemoryDeployments(DeploymentsContract):
             raise ConnectionRefusedError(str(error)) from error
         return revision, answer["y"][0]
 
+    def lose(self, deployments: Any, name: str) -> None:
+        deployments.platform.lose(name)
+
     def load(self, deployments: Any, name: str) -> Any:
         self.users.append(Users(deployments.platform, name))
         return self.users[-1]

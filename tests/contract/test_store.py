@@ -21,6 +21,7 @@ from muster.core.origin import Origin
 from muster.core.replica import Replica
 from muster.core.series import Series
 from muster.core.status import JobState, JobStatus
+from muster.core.tally import Allotment, Tally
 from muster.core.verdict import Cause, Verdict
 from muster.volumes.base import Checked, LogPage, TaskEnd, UpkeepKind
 from muster.volumes.folder import FolderStore
@@ -1220,6 +1221,23 @@ class StoreContract:
         )
         store.ledger.end_task(end)
         assert again.ledger.task_ends() == [end]
+
+    def test_a_tally_has_what_all_have_seen_and_ends_with_its_job(self, store, again):
+        store.ledger.create("job-1", ONE)
+        assert store.ledger.tally("job-1") == Tally()
+        store.ledger.note_tally("job-1", Tally(user="ada", team="vision"))
+        held = Tally().begun(Allotment(since=10.0, replicas=2, gpus=1)).ended(20.0)
+        again.ledger.note_tally("job-1", held)
+        store.ledger.note_tally("job-1", Tally(times=(replace(held.times[0], until=None),)))
+        assert store.ledger.tally("job-1") == Tally(user="ada", team="vision", times=held.times)
+        again.ledger.note_tally("job-1", held.begun(Allotment(since=30.0, replicas=1)))
+        status = again.ledger.status("job-1")
+        again.ledger.update(replace(status, state=JobState.CANCELLED, ended=45.0))
+        assert [each.until for each in store.ledger.tally("job-1").times] == [20.0, 45.0]
+        again.ledger.note_tally("job-1", held.begun(Allotment(since=50.0, replicas=1)))
+        assert [each.until for each in store.ledger.tally("job-1").times] == [20.0, 45.0]
+        with pytest.raises(NotFound):
+            store.ledger.tally("job-2")
 
     def test_a_run_goes_on_until_its_end_is_noted(self, store, again):
         run = Origin(instance="i", dag_id="flights", run_id="r1")

@@ -167,7 +167,7 @@ def _base(module: str, name: str) -> tuple[str, ast.ClassDef] | None:
     imported = (each for each in ast.walk(tree) if isinstance(each, ast.ImportFrom))
     places = [each.module for each in imported if name in {alias.name for alias in each.names}]
     place = places[0] if places else module
-    if place is None or not place.startswith("muster.") or (not places and not _defines(tree, name)):
+    if place is None or not place.startswith("muster.") or not _defines(_tree(place), name):
         return None
     found = _find(place, name)
     return (place, found) if isinstance(found, ast.ClassDef) else None

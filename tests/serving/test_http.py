@@ -21,7 +21,7 @@ import pytest
 from tests.ports import free_port
 from tests.serving import onnx_graph
 from tests.serving.conftest import Server
-from tests.waiting import GUARD_SECONDS
+from tests.waiting import GUARD_SECONDS, eventually
 
 pytestmark = pytest.mark.slow
 
@@ -508,8 +508,26 @@ class TestBadRequests:
                 answered = select.select(clients, [], [], GUARD_SECONDS)[0]
                 assert answered, "no request was refused"
             assert all(client.recv(100).startswith(b"HTTP/1.1 503") for client in answered)
-            assert resident(server) - before < 300 * MIB
+            assert resident(server) - before < 180 * MIB
             assert server.ask("POST", INFER, request())[0] == 200
+
+    def test_long_answers_that_nobody_reads_leave_less_room_for_bodies(self, server: Server) -> None:
+        body = json.dumps(request() | {"id": "x" * (15 * MIB)}).encode()
+        head = f"POST {INFER} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+
+        def answered(status: int) -> bool:
+            return server.exchange("POST", INFER, request() | {"id": "x" * (12 * MIB)})[0] == status
+
+        with ExitStack() as opened:
+            for _ in range(8):
+                client = opened.enter_context(
+                    socket.create_connection(("127.0.0.1", server.port), timeout=GUARD_SECONDS)
+                )
+                client.sendall(head + body)
+                assert client.recv(12) == b"HTTP/1.1 200"  # and no more of it
+            assert answered(503)
+            assert server.ask("POST", INFER, request())[0] == 200
+        eventually(lambda: answered(200))
 
     def test_a_client_that_hangs_up_harms_nobody(self, server: Server) -> None:
         for sent in (

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import quote, urlsplit
 
-from airflow.sdk.bases.operatorlink import BaseOperatorLink
+from airflow.sdk import BaseOperatorLink
 
 from muster.core.address import short
 from muster.core.errors import NotFound
@@ -83,7 +83,7 @@ def left(links: Iterable[BaseOperatorLink], operator: Any, ti: Any) -> tuple[Bas
 
 def job_of(ti_key: Any) -> str:
     """Return the job that a task has had in this try, by the link that it announced; empty where it had none."""
-    from airflow.sdk.bases.xcom import BaseXCom
+    from airflow.sdk import BaseXCom
 
     known = _jobs.get(str(ti_key.id))
     if known is None:
@@ -94,7 +94,7 @@ def job_of(ti_key: Any) -> str:
 
 def returned(ti_key: Any) -> Mapping[str, Any]:
     """Return what a task has put into XCom; empty where that is nothing, or no mapping."""
-    from airflow.sdk.bases.xcom import BaseXCom
+    from airflow.sdk import BaseXCom
 
     result = BaseXCom.get_value(ti_key=ti_key, key="return_value")
     return result if isinstance(result, Mapping) else {}
@@ -105,7 +105,7 @@ def page(place: str) -> str:
 
     Airflow shows in its frame whatever path follows the plugin's own.
     """
-    from airflow.sdk.configuration import conf
+    from airflow.sdk import conf
 
     root = urlsplit(str(conf.get("api", "base_url", fallback=""))).path.rstrip("/")
     return f"{root}/plugin/muster{root}/muster/{place}"
@@ -113,7 +113,7 @@ def page(place: str) -> str:
 
 def seen_at(job_id: str) -> str:
     """Where a browser shows a job, to follow the command that shows its log; empty where Airflow does not say its own address."""
-    from airflow.sdk.configuration import conf
+    from airflow.sdk import conf
 
     base = urlsplit(str(conf.get("api", "base_url", fallback="")))
     return f", or {base.scheme}://{base.netloc}{page(f'#/jobs/{job_id}')}" if base.netloc else ""
@@ -165,7 +165,7 @@ class PushedLink(BaseOperatorLink):
 
     def get_link(self, operator: Any, *, ti_key: Any) -> str:  # noqa: ARG002 - Airflow passes it
         """Return the link that was put there; empty where the task has not come so far."""
-        from airflow.sdk.bases.xcom import BaseXCom
+        from airflow.sdk import BaseXCom
 
         return str(BaseXCom.get_value(ti_key=ti_key, key=self.KEY) or "")
 

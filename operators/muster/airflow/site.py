@@ -103,7 +103,7 @@ def open_place(
 
 def _mirrored(settings: Settings) -> Settings:
     """Add the mirror that ``[muster] mirror`` names; the variable wins."""
-    from airflow.sdk.configuration import conf
+    from airflow.sdk import conf
 
     return (
         settings
@@ -143,7 +143,7 @@ def instance(settings: Settings) -> str:
     :raises SpecError: the home cannot be written, or jobs go to a cluster and the name is not set: the next
         try of a task may run on another machine, and would not find its job under another name.
     """
-    from airflow.sdk.configuration import conf
+    from airflow.sdk import conf
 
     configured = str(conf.get("muster", "instance", fallback=""))
     if not configured and not open_place(settings).here:
@@ -186,7 +186,7 @@ def checkpoint_days() -> float:
 
 def cache_default() -> bool:
     """Return whether stages take what was made before where their Dag does not say: ``[muster] cache``."""
-    from airflow.sdk.configuration import conf
+    from airflow.sdk import conf
 
     return bool(conf.getboolean("muster", "cache", fallback=False))
 
@@ -196,7 +196,7 @@ def interpreter_path(image: str, settings: Settings) -> Path | None:
 
     None where none is set, and where jobs go to a cluster, whose images are containers.
     """
-    from airflow.sdk.configuration import conf
+    from airflow.sdk import conf
 
     if not open_place(settings).here:
         return None
@@ -221,7 +221,7 @@ def mlflow_url() -> str:
 
     Where that is not set: this machine's own, if it answers now; else empty, since a link would lead nowhere.
     """
-    from airflow.sdk.configuration import conf
+    from airflow.sdk import conf
 
     from muster.backends.tracking import SHOWN_AT, answers
 
@@ -234,7 +234,7 @@ def lineage_namespace(store: Store) -> str:
 
     That is ``muster://HOST:PORT`` of a store service, ``muster://HOST/FOLDER`` of a folder on one machine.
     """
-    from airflow.sdk.configuration import conf
+    from airflow.sdk import conf
 
     from muster.volumes.folder import FolderStore
 
@@ -247,7 +247,7 @@ def lineage_namespace(store: Store) -> str:
 
 
 def _number(option: str, otherwise: str, unit: str) -> float:
-    from airflow.sdk.configuration import conf
+    from airflow.sdk import conf
 
     text = str(conf.get("muster", option, fallback=otherwise))
     try:
@@ -292,7 +292,7 @@ _PREFIX = "extra__kubernetes__"  # of a field that a form of Airflow before 2.3 
 
 def connection_id() -> str:
     """Return the connection that jobs go to, ``[muster] connection``; empty is this machine."""
-    from airflow.sdk.configuration import conf
+    from airflow.sdk import conf
 
     return str(conf.get("muster", "connection", fallback="")).strip()
 

@@ -30,6 +30,7 @@ from muster.core.errors import (
 from muster.core.job import JobSpec
 from muster.core.names import check_job_id
 from muster.core.status import JobEvent, JobStatus
+from muster.core.tally import Tally
 from muster.core.text import one_line
 from muster.core.verdict import Verdict
 from muster.volumes.protocols import LocalStore
@@ -64,16 +65,21 @@ class Backend:
         """The deployments of the place."""
         return self.place.deployments
 
-    def submit(self, job: JobSpec, *, job_id: str, owner: str | None = None) -> tuple[str, ...]:
+    def submit(
+        self, job: JobSpec, *, job_id: str, owner: str | None = None, tally: Tally | None = None
+    ) -> tuple[str, ...]:
         """Start every replica or none, now or when there is room.
 
         The same job_id twice is one job: a running one goes on, an ended one stays ended, and one
         whose supervisor was lost is picked up from its last checkpoint, or committed if it had sealed.
 
+        :param tally: for whom it runs.
         :return: what the runner warned of, where this call entered the job; its log begins with that.
         :raises SpecError: it can never run here, or the job_id is taken by another spec.
         """
         warnings = self._enter(job, job_id=job_id, owner=owner)
+        if tally is not None:
+            self._ledger.note_tally(job_id, tally)
         status = self._ledger.status(job_id)
         if status.state.ended:
             self.runner.clear(job, job_id)

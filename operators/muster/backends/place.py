@@ -66,5 +66,8 @@ class Place(Protocol):
     def checks(self) -> Iterable[Check]:
         """Yield the doctor's checks of this place, each made as it is asked for; nothing is created."""
 
+    def evidence(self) -> Iterable[tuple[str, Callable[[], object]]]:
+        """Return what a person who helps from afar is to see of this place beside its store: a name, and what collects it."""
+
     def close(self) -> None:
         """Give back what was opened; jobs and deployments go on."""

@@ -76,7 +76,7 @@ class Commands(TyperGroup):
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - click defines the signature
         """List the commands in the order in which a new user needs them."""
         first = [
-            *("demo", "init", "run", "plan", "up", "runs", "search", "jobs", "queue", "gpus"),
+            *("demo", "init", "run", "plan", "up", "runs", "search", "jobs", "queue", "gpus", "usage"),
             *(
                 "volumes",
                 "cache",
@@ -89,6 +89,7 @@ class Commands(TyperGroup):
                 "spark",
                 "metrics",
                 "doctor",
+                "support-bundle",
             ),
         ]
         return sorted(self.commands, key=lambda name: (first.index(name) if name in first else 99, name))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from muster.cli import boot
-from muster.cli.command import Json, example, group, open_deployments, open_store, person
+from muster.cli.command import Json, example, group, open_deployments, open_place, open_store, person
 from muster.cli.screen import Table, complain, digest, emit, fields, note, safe, say, when
 from muster.core.address import short
 from muster.core.errors import DeploymentError, MusterError, NotFound, SpecError
@@ -117,6 +117,7 @@ def _show_one(seen: DeploymentSample) -> None:
             ("grpc", status.grpc),
             ("under way", _release(status)),
             ("reason", status.reason),
+            ("not kept", status.paused),
         ]
     )
     say()
@@ -281,6 +282,56 @@ def _repair(deployments: Deployments, name: str) -> None:
         done = True
     shares = ", ".join(f"{each} {percent} %" for each, percent in deployments.deployment(name).shares.items())
     note(f"{name}: {'' if done else 'nothing to repair; '}it serves {shares or 'nothing'}")
+
+
+@app.command(
+    "keep",
+    epilog=example(
+        "muster deployments keep",
+        "muster deployments keep --pause flights --reason 'ann tries another image'",
+        "muster deployments keep --resume flights",
+    ),
+)
+def keep(
+    *,
+    pause: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Leave what others edit of this deployment as it is.")
+    ] = None,
+    resume: Annotated[str | None, typer.Option(metavar="NAME", help="Keep it again.")] = None,
+    reason: Annotated[str, typer.Option(help="One line, with --pause.")] = "",
+) -> None:
+    """Keep all deployments as muster left them, until Ctrl-C.
+
+    Every five seconds the command looks at all of them, and puts back what was deleted or edited outside muster, as `muster
+    deployments repair` does; on one machine it brings up what died. A release under way on a cluster is left alone. On a
+    cluster the chart runs it. With --pause it leaves the objects of one deployment to you, and with --resume it keeps them
+    again; the deployment serves all the time.
+    """
+    if pause is not None and resume is not None:
+        raise SpecError("give --pause or --resume, not both")
+    if name := pause or resume:
+        why = f"paused by {_by()} on {when(time.time())}" + (f": {safe(reason)}" if reason else "")
+        open_deployments().pause(name, why if pause else "")
+        note(f"{name}: {'what others edit is left as it is' if pause else 'it is kept again'}")
+        if pause:
+            note(f"end that: muster deployments keep --resume {name}")
+        return
+    _keep()
+
+
+def _keep() -> None:
+    import logging
+    import signal
+    import threading
+
+    from muster.backends.releases.keeping import Keeping
+
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
+    over = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: over.set())
+    note("all deployments are kept   Ctrl-C ends it")
+    Keeping(open_place().deployments).run(over.wait)
 
 
 app.command(

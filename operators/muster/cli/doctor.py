@@ -20,7 +20,7 @@ def doctor(*, as_json: Json = False) -> None:
     The cluster is the one that MUSTER_CLUSTER names; nothing is created there. The exit code is 1 if something will not
     work.
     """
-    checks = list(_all_checks(Settings.load()))
+    checks = list(all_checks(Settings.load()))
     bad = any(check.state == "bad" for check in checks)
     if as_json:
         emit({"ok": not bad, "checks": checks})
@@ -36,7 +36,7 @@ def doctor(*, as_json: Json = False) -> None:
         raise typer.Exit(1)
 
 
-def _all_checks(settings: Settings) -> Iterator[Check]:
+def all_checks(settings: Settings) -> Iterator[Check]:
     """Yield the checks of the command, of the place, and of extensions; each runs when it is requested."""
     from muster.backends import base
     from muster.backends.choose import open_place

@@ -115,7 +115,7 @@ def tensorboard(
     image: Annotated[str, typer.Option(help="The image with TensorBoard.")] = "train",
     port: Annotated[int, typer.Option(min=1, max=65535, help="Its port on 127.0.0.1.")] = 6006,
 ) -> None:
-    """Show the curves of versions or of a running job, until Ctrl-C.
+    """Show curves of versions or of a running job, until Ctrl-C.
 
     A running job's curves grow as its ranks write event files into an output.
     """

@@ -406,6 +406,7 @@ class DeploymentStatus:
     :param token: changes with every write of the route: :meth:`muster.backends.base.Deployments.shift` takes it.
     :param drift: what differs from what muster wrote, and the command that restores it; empty where nothing
         does.
+    :param paused: who wants what others edit of it left as it is, and why; empty where muster puts it back.
     """
 
     name: str
@@ -417,6 +418,7 @@ class DeploymentStatus:
     reason: str = ""
     drift: str = ""
     grpc: str = field(default="", metadata={"later": True})
+    paused: str = field(default="", metadata={"later": True})
 
     @property
     def champion(self) -> Revision | None:

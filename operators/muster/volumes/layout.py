@@ -15,13 +15,14 @@
     STORE/made/                            what was made from what (:mod:`muster.volumes.makings`); may be deleted
     STORE/ends/                            how tasks without a job ended (:mod:`muster.volumes.task_notes`); may be deleted
     STORE/runs/                            runs that go on (:mod:`muster.volumes.task_notes`); may be deleted
-    STORE/jobs/<job_id>/                   the ledger: spec.json, status.json, owner, log, series, attempt
+    STORE/jobs/<job_id>/                   the ledger: spec.json, status.json, owner, tally.json, log, series, attempt
         STORE/leases/<holder>/<volume>@<n>     versions in use, by reader (``:`` for ``/``)
         STORE/trash/                           deleted, to be unlinked later
     STORE/predictions/<deployment>/        requests that model servers of a cluster keep (:mod:`muster.volumes.spool`)
     STORE/events/<kind>/<name>/            event logs of extensions (:mod:`muster.volumes.event_logs`); those of searches are STORE/searches/<search_id>/
     STORE/MIRROR.json                      of which store this one is a mirror (:mod:`muster.ext.mirrors.folder`)
     STORE/mirror/                          what a mirror has received and not yet made visible
+    STORE/usage/                           what jobs used, by month, and which jobs go on (:mod:`muster.ext.usage.log`)
     STORE/upkeep/                          when fsck, gc and a sweep last ran (:mod:`muster.volumes.upkeep`); may be deleted
 
 Volumes nest (``flights`` and ``flights/features``): a segment of a name is never digits alone, so

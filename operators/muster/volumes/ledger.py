@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import time
 import typing
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from io import FileIO
 from pathlib import Path
 
 from muster.core import wire
 from muster.core.data import EVERY_PARTITION
 from muster.core.errors import Conflict, Corrupt, NotFound, SpecError
+from muster.core.extensions import used
 from muster.core.job import JobSpec
 from muster.core.names import check_new_partition
 from muster.core.origin import Origin
 from muster.core.series import Series, segments
 from muster.core.status import JobState, JobStatus
+from muster.core.tally import Tally
 from muster.volumes.base import LogTime
 from muster.volumes.durability import (
     TEMPORARY,
@@ -36,10 +39,13 @@ from muster.volumes.task_notes import TaskNotes
 from muster.volumes.tree import make_whole
 
 _OPEN_SERIES = 64
+_TALLY = "tally.json"
+
+_LOG = logging.getLogger(__name__)
 
 
 class FolderLedger(TaskNotes):
-    """Per job_id: ``spec.json``, ``status.json``, ``owner``, ``log``, ``log.times`` and ``series``."""
+    """Per job_id: ``spec.json``, ``status.json``, ``owner``, ``tally.json``, ``log``, ``log.times`` and ``series``."""
 
     def __init__(self, layout: Layout) -> None:
         super().__init__(layout)
@@ -89,10 +95,48 @@ class FolderLedger(TaskNotes):
             if owner not in (None, _owner(folder)):
                 return False
             if not self.status(status.job_id).state.ended:
+                if status.state.ended:
+                    tally = self.tally(status.job_id).ended(status.ended or time.time())
+                    write_whole(folder / _TALLY, wire.dumps(tally), durable=False)
+                    self._tell(status, tally)
                 text = wire.dumps(replace(status, owner=None))
                 # Only an end is synced: after a power cut nothing of an unfinished job runs any more.
                 write_whole(folder / "status.json", text, durable=status.state.ended)
             return True
+
+    def tally(self, job_id: str) -> Tally:
+        """Return for whom a job runs, and when it held its resources."""
+        path = self.check(job_id) / _TALLY
+        data = (
+            read_whole(path) if path.is_file() else b""
+        )  # empty where a power cut hit while it was replaced
+        with _readable(path):
+            return wire.loads(Tally, data) if data else Tally()
+
+    def note_tally(self, job_id: str, tally: Tally) -> None:
+        """Add to a job's tally what a writer knows."""
+        folder = self.check(job_id)
+        with translated(f"note the use of job {job_id}"), locked(folder / "lock"):
+            status, before = self.status(job_id), self.tally(job_id)
+            now = before.then(tally)
+            if status.state.ended or now == before:
+                return
+            write_whole(folder / _TALLY, wire.dumps(now), durable=False)
+            if now.times and not before.times:
+                self._tell(status, now)
+
+    def last_sign(self, job_id: str) -> float:
+        """Return when anything was written of a job last, its use included, which a worker tells every ten seconds."""
+        return max(entry.stat().st_mtime for entry in os.scandir(self.check(job_id)) if entry.is_file())
+
+    def _tell(self, status: JobStatus, tally: Tally) -> None:
+        """Tell the extensions that count; what one of them cannot write keeps no job from its end."""
+        spec, series = self.spec(status.job_id), partial(self.series, status.job_id)
+        for told in used(lambda each: each.tallied):
+            try:
+                told(self._layout.root, spec, status, tally, series)
+            except Exception:
+                _LOG.exception("the use of job %s is not counted", status.job_id)
 
     @contextmanager
     def owned(self, job_id: str, *, owner: str) -> Iterator[bool]:

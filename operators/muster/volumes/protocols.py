@@ -29,6 +29,7 @@ from muster.core.replica import PartManifest
 from muster.core.room import Room
 from muster.core.series import Series
 from muster.core.status import JobStatus
+from muster.core.tally import Tally
 from muster.volumes.base import (
     Collected,
     CollectionPlan,
@@ -305,6 +306,15 @@ class Ledger(Protocol):
 
     def own(self, job_id: str, *, owner: str, expected: str | None) -> bool:
         """Set the owner if it is `expected` now; return whether it was."""
+
+    def tally(self, job_id: str) -> Tally:
+        """Return for whom a job runs, and when it held its resources; empty where nothing was noted."""
+
+    def note_tally(self, job_id: str, tally: Tally) -> None:
+        """Add to a job's tally what a writer knows (:meth:`muster.core.tally.Tally.then`). After the job's end nothing is added.
+
+        The time that goes on ends with the job.
+        """
 
     def append(self, job_id: str, data: bytes) -> None:
         """Add whole lines to the job's log, and the numbers in them to its series (:mod:`muster.core.series`)."""

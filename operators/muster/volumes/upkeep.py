@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from muster.core.errors import Corrupt, NotFound, SpecError, StoreError
+from muster.core.extensions import used
 from muster.core.job import JobSpec
 from muster.core.room import Room
 from muster.core.wire import dumps, loads
@@ -142,7 +143,7 @@ class FolderUpkeep:
                 raise failed
             if not kept.volumes:
                 self.fold(commits, before=before)
-            self._note(UpkeepKind.GC)
+            self._collected()
             return Collected(plan=decided, freed_bytes=freed_bytes, at_once=scarce)
 
     def room(self) -> Room:
@@ -171,6 +172,12 @@ class FolderUpkeep:
     def note_sweep(self) -> None:
         """Note that jobs without a task were just looked for."""
         self._note(UpkeepKind.SWEEP)
+
+    def _collected(self) -> None:
+        """Have the extensions delete what is old of theirs, and note that gc ended well."""
+        for each in used(lambda each: each.collected):
+            each(self._layout.root)
+        self._note(UpkeepKind.GC)
 
     def _note(self, work: UpkeepKind, *, checked: Checked | None = None) -> None:
         """Note that upkeep of one kind has just ended well.

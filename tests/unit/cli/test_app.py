@@ -72,12 +72,12 @@ def test_the_list_of_commands_is_not_cut_short(muster: Run) -> None:
 
 def test_the_issue_s_commands_are_there() -> None:
     wanted = {
-        (): "demo init run plan up gpus queue notebook tensorboard spark mlflow metrics doctor",
+        (): "demo init run plan up gpus queue usage notebook tensorboard spark mlflow metrics doctor support-bundle",
         ("runs",): "ls show diff",
         ("search",): "ls show best cancel",
         ("jobs",): "ls show logs cancel gc get",
         ("volumes",): "ls log show diff code put get pin unpin retire reinstate mirror restore fsck gc",
-        ("deployments",): "ls show promote rollback repair install-service retire",
+        ("deployments",): "ls show promote rollback repair keep install-service retire",
         ("deployments", "token"): "make ls end",
         ("predictions",): "show commit",
         ("cache",): "ls why drop",
@@ -109,6 +109,8 @@ def test_every_command_that_reads_speaks_json() -> None:
         "lock",
         "copy",
         "install-service",
+        "keep",
+        "support-bundle",
         "demo",
         "init",
         "up",

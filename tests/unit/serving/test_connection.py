@@ -18,7 +18,7 @@ from tests.waiting import GUARD_SECONDS, eventually, until
 from uvicorn.server import ServerState
 
 from muster_serving import connection as room
-from muster_serving.body import ByteBudget, ClientGone, read_body
+from muster_serving.body import ByteBudget, ClientGone, Turns, read_body
 from muster_serving.connection import LimitedConnection
 from muster_serving.errors import RequestError
 
@@ -305,6 +305,33 @@ def test_a_body_that_stalls_gives_way(served: Served) -> None:
             client.sendall(b"a" * 1000)
             assert read(client).startswith(b"HTTP/1.1 200 ")
     assert served.on_loop(lambda: served.budget.free_bytes) == 4 * MIB
+
+
+def test_bodies_are_worked_on_in_turns() -> None:
+    async def order() -> list[str]:
+        turns, seen, ends = Turns(10), list[str](), {name: asyncio.Event() for name in "abcd"}
+
+        async def work(name: str, length: int) -> None:
+            async with turns.turn(length):
+                seen.append(name)
+                await ends[name].wait()
+
+        tasks = [
+            asyncio.create_task(work(name, length))
+            for name, length in (("a", 6), ("b", 4), ("c", 10), ("d", 1))
+        ]
+        for name in "abcd":
+            for _ in range(10):
+                await asyncio.sleep(0)
+            seen.append(f"end of {name}")
+            ends[name].set()
+            if name == "b":  # who leaves while it waits holds nobody up
+                tasks[2].cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        async with turns.turn(11):  # all of it is free again
+            return seen
+
+    assert asyncio.run(order()) == ["a", "b", "end of a", "end of b", "d", "end of c", "end of d"]
 
 
 def test_one_connection_too_many_costs_the_slowest_its_own(

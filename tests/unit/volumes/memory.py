@@ -37,6 +37,7 @@ from muster.core.replica import PartManifest
 from muster.core.room import Room
 from muster.core.series import Folding, Series, segments
 from muster.core.status import JobState, JobStatus
+from muster.core.tally import Tally
 from muster.core.text import has_control
 from muster.volumes import snapshot
 from muster.volumes.base import (
@@ -83,6 +84,7 @@ class _Job:
     status: JobStatus
     owner: str | None
     log: bytes = b""
+    tally: Tally = field(default_factory=Tally)
     times: list[LogTime] = field(default_factory=list)
     folding: Folding = field(default_factory=lambda: Folding(time.time()))
     staging: Staging | None = None
@@ -167,6 +169,8 @@ class MemoryLedger:
                 return False
             if not job.status.state.ended:
                 job.status = status
+                if status.state.ended:
+                    job.tally = job.tally.ended(status.ended or time.time())
             return True
 
     def own(self, job_id: str, *, owner: str, expected: str | None) -> bool:
@@ -219,6 +223,14 @@ class MemoryLedger:
             for job_id, origin in found.items()
             if origin.run_id and dag_id in ("", origin.dag_id) and run_id in ("", origin.run_id)
         }
+
+    def tally(self, job_id: str) -> Tally:
+        return self.job(job_id).tally
+
+    def note_tally(self, job_id: str, tally: Tally) -> None:
+        job = self.job(job_id)
+        if not job.status.state.ended:
+            job.tally = job.tally.then(tally)
 
     def end_task(self, end: TaskEnd) -> None:
         self._ends.insert(0, end)

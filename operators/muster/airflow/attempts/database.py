@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from muster.airflow.attempts.task_state import GONE
+from muster.airflow.upstream import internals
 from muster.core.errors import BackendError
 from muster.core.origin import Origin
 from muster.core.status import JobStatus
@@ -53,14 +54,13 @@ class Standing:
 
 def standings(jobs: Sequence[tuple[JobStatus, Origin]]) -> dict[str, Standing]:
     """Return how the task of each job stands, by the job's id. :raises BackendError: the database does not answer."""
-    from airflow.utils.session import create_session
     from sqlalchemy.exc import DBAPIError
 
     found: dict[str, Standing] = {}
     for first in range(0, len(jobs), _AT_ONCE):
         some = jobs[first : first + _AT_ONCE]
         try:
-            with create_session() as session:
+            with internals.create_session() as session:
                 tasks, tries = _tasks(session, some), _tries(session, some)
         except DBAPIError as error:
             raise BackendError(f"Airflow's database does not answer: {error.orig}") from error
@@ -87,10 +87,10 @@ def _standing(task: Any, before: Any, owner: str | None) -> Standing:
 
 def _tasks(session: Session, jobs: Sequence[tuple[JobStatus, Origin]]) -> Mapping[_Task, Any]:
     """The task instances as they are now."""
-    from airflow.models.dag import DagModel
-    from airflow.models.dagrun import DagRun
-    from airflow.models.taskinstance import TaskInstance as Task
     from sqlalchemy import select
+
+    from muster.airflow.upstream.internals import DagModel, DagRun
+    from muster.airflow.upstream.internals import TaskInstance as Task
 
     wanted = {_key(origin) for _, origin in jobs}
     dags, runs, tasks, indices = (set(part) for part in zip(*wanted, strict=True))
@@ -118,14 +118,13 @@ def _tasks(session: Session, jobs: Sequence[tuple[JobStatus, Origin]]) -> Mappin
 
 def _tries(session: Session, jobs: Sequence[tuple[JobStatus, Origin]]) -> Mapping[str, Any]:
     """What is kept of tries that are over, by their ids."""
-    from airflow.models.taskinstance import TaskInstance
     from sqlalchemy import select
 
-    past: Any = TaskInstance
+    past: Any = internals.TaskInstance
     if keeps_tries_as_rows():
         own_id = past.id
     else:
-        from airflow.models.taskinstancehistory import TaskInstanceHistory as past  # noqa: N813 - it stands for either
+        from muster.airflow.upstream.internals import TaskInstanceHistory as past  # noqa: N813 - it stands for either
 
         own_id = past.task_instance_id
     rows = session.execute(
@@ -138,9 +137,7 @@ def _tries(session: Session, jobs: Sequence[tuple[JobStatus, Origin]]) -> Mappin
 
 def keeps_tries_as_rows() -> bool:
     """Whether each try of a task is a row of its own, as in Airflow 3.4; queries then leave out those that are over."""
-    from airflow.models.taskinstance import TaskInstance
-
-    return hasattr(TaskInstance, "working_set")
+    return hasattr(internals.TaskInstance, "working_set")
 
 
 def index_of(kept: Any) -> Any:
@@ -173,11 +170,10 @@ def remember_clears() -> None:
 
     Idempotent. Other tasks stay as Airflow has them.
     """
-    from airflow.models.taskinstance import TaskInstance
     from sqlalchemy import event
 
-    if not event.contains(TaskInstance.state, "set", _raise_max_tries):
-        event.listen(TaskInstance.state, "set", _raise_max_tries)
+    if not event.contains(internals.TaskInstance.state, "set", _raise_max_tries):
+        event.listen(internals.TaskInstance.state, "set", _raise_max_tries)
 
 
 def _raise_max_tries(task: Any, state: Any, before: Any, _initiator: Any) -> None:
@@ -191,12 +187,11 @@ def _raise_max_tries(task: Any, state: Any, before: Any, _initiator: Any) -> Non
 
 def going_runs() -> set[tuple[str, str]]:
     """Return Dag and id of each run that goes on and has begun something of muster's. :raises BackendError: as above."""
-    from airflow.models.dag import DagModel
-    from airflow.models.dagrun import DagRun
-    from airflow.models.task_state_store import TaskStateStoreModel as Kept
-    from airflow.utils.session import create_session
     from sqlalchemy import select
     from sqlalchemy.exc import DBAPIError
+
+    from muster.airflow.upstream.internals import DagModel, DagRun, create_session
+    from muster.airflow.upstream.internals import TaskStateStoreModel as Kept
 
     begun = select(Kept.dag_run_id).where(Kept.dag_run_id == DagRun.id, _ours(Kept.key)).exists()
     wanted = (
@@ -223,9 +218,10 @@ def _ours(key: Any) -> Any:
 
 def _has_begun_a_job(task: Any) -> bool:
     """Whether a task instance is of muster's: its tries write down what they begin."""
-    from airflow.models.task_state_store import TaskStateStoreModel as Kept
     from sqlalchemy import select
     from sqlalchemy.orm import object_session
+
+    from muster.airflow.upstream.internals import TaskStateStoreModel as Kept
 
     session = object_session(task)
     if session is None:

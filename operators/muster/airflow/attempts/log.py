@@ -11,6 +11,7 @@ from typing import Any
 
 from airflow.sdk.exceptions import AirflowRuntimeError
 
+from muster.airflow.upstream import internals
 from muster.core.status import JobState, JobStatus
 from muster.core.verdict import VERDICT_LINES, full_log
 
@@ -185,12 +186,10 @@ class Shown:
         if self._clock() < self._due:
             return
         if self._next != self.before:
-            from airflow.sdk.execution_time.context import NEVER_EXPIRE
-
             with suppress(
                 AirflowRuntimeError
             ):  # refused where the task was cleared: its next try has another job
-                self._store.set(self._key, f"{self._job_id} {self._next}", retention=NEVER_EXPIRE)
+                self._store.set(self._key, f"{self._job_id} {self._next}", retention=internals.NEVER_EXPIRE)
         self.before, self._next, self._due = self._next, offset, self._clock() + _MARK_EVERY_SECONDS
 
 

@@ -58,6 +58,6 @@ class Remembered:
 
     def remember(self, begun: str) -> None:
         """Write it down. Airflow refuses that to a try that is no longer the task's own."""
-        from airflow.sdk.execution_time.context import NEVER_EXPIRE
+        from muster.airflow.upstream.internals import NEVER_EXPIRE
 
         self._store.set(self._key, {"begun": begun, "try": self._try, **self._series}, retention=NEVER_EXPIRE)

@@ -33,12 +33,14 @@ from muster.airflow.attempts.waiting import (
 )
 from muster.airflow.links import push_job_link
 from muster.airflow.site import connect, inline_wait_seconds, origin_of
+from muster.airflow.upstream import internals
 from muster.core.cancelling import LAST_TRY, STOPPED, backstop, out_of_time, overtaken, with_task
 from muster.core.errors import Conflict, NotFound, SpecError, Unreachable
 from muster.core.job import JobSpec
 from muster.core.origin import Origin
 from muster.core.settings import Settings
 from muster.core.status import JobState, JobStatus
+from muster.core.tally import Tally
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -51,6 +53,7 @@ if TYPE_CHECKING:
     from muster.volumes.base import Made
 
 STATE_KEY = "muster"
+_TEAM = "team:"
 _DEFAULT_POOL = "default_pool"  # where every task is that names none
 
 # A backend minds a job's timeouts. Where its clock stands still (a supervisor that hangs, one that is
@@ -93,6 +96,14 @@ class TaskRun:
     cursors: Mapping[str, str | None] = field(default_factory=dict)
     backfill: str | None = None
     may_keep: bool = True
+
+    @property
+    def tally(self) -> Tally | None:
+        """For whom the run's jobs are counted: who triggered it, and the team of a tag such as ``team:vision``."""
+        tags = sorted(getattr(self.context["dag"], "tags", ()))
+        team = next((tag.removeprefix(_TEAM) for tag in tags if tag.startswith(_TEAM)), "")
+        user = getattr(self.context["dag_run"], "triggering_user_name", None) or ""
+        return Tally(user=user, team=team) if user or team else None
 
     @classmethod
     def of(
@@ -272,9 +283,7 @@ class _JobRun:
 
     def _remember(self, attempt: Attempt) -> None:
         """Write the attempt down. Airflow refuses that to a try that is no longer the task's own."""
-        from airflow.sdk.execution_time.context import NEVER_EXPIRE
-
-        self._store.set(self._key, attempt.dump(), retention=NEVER_EXPIRE)
+        self._store.set(self._key, attempt.dump(), retention=internals.NEVER_EXPIRE)
 
     def _settle(self, attempt: Attempt, status: JobStatus) -> None:
         """Write down that this attempt's end is reported, unless another try has taken it over."""
@@ -314,7 +323,7 @@ class _JobRun:
 
     def _start(self, spec: JobSpec, attempt: Attempt, job_id: str) -> None:
         try:
-            self._backend.submit(spec, job_id=job_id, owner=self._task.owner)
+            self._backend.submit(spec, job_id=job_id, owner=self._task.owner, tally=self._task.tally)
         except SpecError:
             if self._status(attempt) is None:
                 raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from muster.airflow.upstream import internals
 from muster.core.cancelling import with_run, with_task
 from muster.core.origin import Origin
 from muster.core.verdict import Verdict
@@ -24,9 +25,7 @@ def ask(origin: Origin) -> str | None:
 
     :raises AirflowRuntimeError: Airflow does not answer.
     """
-    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
-
-    states = RuntimeTaskInstance.get_task_states(
+    states = internals.RuntimeTaskInstance.get_task_states(
         dag_id=origin.dag_id,
         map_index=origin.map_index,  # else Airflow reads all of a map, for each of its tasks
         task_ids=[origin.task_id],
@@ -46,10 +45,9 @@ def why_over(origin: Origin, state: str | None) -> Verdict:
         return with_task(state)
     # While its job ran: by a person, or with its run, whose time was over.
     from airflow.sdk.exceptions import AirflowRuntimeError
-    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
     try:
-        run = RuntimeTaskInstance.get_dagrun_state(origin.dag_id, origin.run_id)
+        run = internals.RuntimeTaskInstance.get_dagrun_state(origin.dag_id, origin.run_id)
     except AirflowRuntimeError:  # its job is ended all the same
         return with_task(state)
     return with_run() if run == "failed" else with_task(state)

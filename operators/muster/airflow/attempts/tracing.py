@@ -96,7 +96,7 @@ def phases(status: JobStatus, *, sealed: float | None) -> Iterator[tuple[str, fl
 
 
 def _is_on() -> bool:
-    from airflow.sdk.configuration import conf
+    from airflow.sdk import conf
 
     return bool(conf.getboolean("traces", "otel_on", fallback=False))
 

@@ -8,6 +8,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from muster.airflow.upstream import internals
 from muster.core.status import JobStatus
 from muster.core.text import shortened
 
@@ -67,12 +68,10 @@ def arguments(given: Mapping[str, Any]) -> dict[str, Any]:
 
     :param given: what was expanded: keywords of the operator, or arguments of a decorated function.
     """
-    from airflow.sdk._shared.secrets_masker import redact
-
     found: dict[str, Any] = {}
     for word, value in given.items():
         found.update(value if word in _GROUPS and isinstance(value, Mapping) else {word: value})
-    return {name: redact(value, name) for name, value in found.items()}
+    return {name: internals.redact(value, name) for name, value in found.items()}
 
 
 def called(task_id: str, map_index: int | None, told_apart: Mapping[str, Any]) -> str:

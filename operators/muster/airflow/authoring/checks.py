@@ -12,7 +12,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Any
 
-from airflow.sdk.definitions.xcom_arg import XComArg
+from airflow.sdk import XComArg
 
 from muster.airflow.authoring.references import VersionReference, is_known
 from muster.core.address import Address

@@ -173,7 +173,7 @@ def differing(
 
 
 def _configured_root(file: Path) -> Path:
-    from airflow.sdk.configuration import conf
+    from airflow.sdk import conf
 
     folder = Path(conf.get("core", "dags_folder")).absolute()
     return folder if file.is_relative_to(folder) else file.parent

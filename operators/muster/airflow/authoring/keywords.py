@@ -21,10 +21,10 @@ from inspect import Parameter, Signature
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar, dataclass_transform
 
-from airflow.sdk.bases.operator import BaseOperatorMeta, get_merged_defaults
 from airflow.sdk.exceptions import AirflowException
 
 from muster.airflow.authoring.references import texts_in
+from muster.airflow.upstream.internals import BaseOperatorMeta, get_merged_defaults
 from muster.core.errors import SpecError
 from muster.core.names import nearest
 
@@ -358,7 +358,7 @@ def merged_defaults(kwargs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _surroundings(kwargs: Mapping[str, Any]) -> tuple[DAG | None, TaskGroup | None]:
     """The Dag and the task group in which an operator with these keywords is made."""
-    from airflow.sdk.definitions._internal.contextmanager import DagContext, TaskGroupContext
+    from muster.airflow.upstream.internals import DagContext, TaskGroupContext
 
     dag: DAG | None = kwargs.get("dag") or DagContext.get_current()
     return dag, kwargs.get("task_group") or (TaskGroupContext.get_current(dag) if dag else None)

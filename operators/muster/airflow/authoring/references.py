@@ -11,15 +11,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import attrs
-from airflow.sdk.definitions._internal.mixins import ResolveMixin
-from airflow.sdk.definitions.xcom_arg import PlainXComArg
 from airflow.sdk.exceptions import AirflowFailException
 
+from muster.airflow.upstream.internals import PlainXComArg, ResolveMixin
 from muster.core.errors import SpecError
 
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperator
-    from airflow.sdk.types import Operator
+
+    from muster.airflow.upstream.internals import MappedOperator
 
 _EXPRESSION = re.compile(r"\s*\{\{((?:(?!\{\{|\}\}).)+)\}\}\s*\Z", re.DOTALL)
 
@@ -77,7 +77,7 @@ class VersionReference(PlainXComArg):
 class VersionsReference(Mapping[str, VersionReference]):
     """The outputs of a task by name: ``features = JobOperator(…).versions["features"]``."""
 
-    def __init__(self, operator: Operator, names: tuple[str, ...]) -> None:
+    def __init__(self, operator: BaseOperator | MappedOperator, names: tuple[str, ...]) -> None:
         self._operator = operator
         self._names = names
 

@@ -17,8 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk.definitions._internal.mixins import ResolveMixin
-
+from muster.airflow.upstream.internals import ResolveMixin
 from muster.core.address import SCHEME, Address
 from muster.core.errors import SpecError
 

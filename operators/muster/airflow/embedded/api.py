@@ -10,6 +10,7 @@ from functools import cache
 from importlib import import_module
 
 from muster.airflow.embedded.collecting import no_collections
+from muster.airflow.upstream import internals
 from muster.airflow.upstream.fields import made_when_used, read_when_asked
 from muster.airflow.upstream.imports import no_aiohttp
 from muster.airflow.upstream.threads import answer_without_threads
@@ -28,7 +29,5 @@ def build() -> None:
     """Build that API, so that a fork of this process need not; nothing serves it yet."""
     import_routes()
     with no_collections():
-        from airflow.sdk.execution_time.supervisor import in_process_api_server
-
         serve_newest_only()
-        answer_without_threads(in_process_api_server().app)
+        answer_without_threads(internals.in_process_api_server().app)

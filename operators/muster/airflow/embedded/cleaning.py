@@ -14,6 +14,7 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from muster.airflow.upstream import internals
 from muster.core.locks import locked_if_free
 
 DAYS = 30.0
@@ -41,7 +42,7 @@ def due_in(root: Path) -> float:
 
 def main() -> None:
     """Clean the Airflow of AIRFLOW_HOME, by ``run_days`` under ``[muster]``."""
-    from airflow.configuration import AIRFLOW_HOME, conf
+    from muster.airflow.upstream.internals import AIRFLOW_HOME, conf
 
     root, days = Path(AIRFLOW_HOME), conf.getfloat("muster", "run_days", fallback=DAYS)
     with locked_if_free(root / "cleaning.lock") as mine:
@@ -69,13 +70,12 @@ def clean(logs: Path, *, before: float) -> None:
 def _clean_tables(
     tables: Iterable[str], before: datetime, *, but: Collection[str] = (), words: Collection[str] = ()
 ) -> None:
-    from airflow.__main__ import main as airflow
 
     sys.argv = ["airflow", "db", "clean", "--yes", "--skip-archive", *words]
     sys.argv += ["--batch-size", "10000"]  # others wait for SQLite meanwhile
     sys.argv += ["--tables", ",".join(tables), "--clean-before-timestamp", before.isoformat()]
     sys.argv += ["--exclude-dag-ids", ",".join(sorted(but))] if but else []
-    airflow()  # type: ignore[no-untyped-call]
+    internals.main()  # type: ignore[no-untyped-call]
 
 
 def _check_gone(before: datetime, *, but: Collection[str]) -> None:
@@ -83,9 +83,9 @@ def _check_gone(before: datetime, *, but: Collection[str]) -> None:
 
     :raises RuntimeError: old runs are left, of which Airflow keeps one a Dag.
     """
-    from airflow.models.dagrun import DagRun
-    from airflow.utils.session import create_session
     from sqlalchemy import func, select
+
+    from muster.airflow.upstream.internals import DagRun, create_session
 
     old = select(DagRun.dag_id).where(DagRun.start_date < before).group_by(DagRun.dag_id)
     with create_session() as session:
@@ -96,11 +96,10 @@ def _check_gone(before: datetime, *, but: Collection[str]) -> None:
 
 def _needed(before: datetime) -> set[str]:
     """Return the Dags whose old rows stay."""
-    from airflow.models.dagrun import DagRun
-    from airflow.models.taskinstance import TaskInstance
-    from airflow.utils.session import create_session
     from airflow.utils.state import State
     from sqlalchemy import func, or_, select
+
+    from muster.airflow.upstream.internals import DagRun, TaskInstance, create_session
 
     goes_on = DagRun.state.in_(State.unfinished_dr_states)
     queries = [
@@ -117,11 +116,10 @@ def _needed(before: datetime) -> set[str]:
 
 def _oldest_event(before: datetime) -> datetime:
     """Return the time of the oldest event that a run still needs, or one that waits for further events; at the latest `before`."""
-    from airflow.models.asset import AssetDagRunQueue, AssetEvent
-    from airflow.models.dagrun import DagRun
-    from airflow.utils.session import create_session
     from airflow.utils.state import State
     from sqlalchemy import func, select
+
+    from muster.airflow.upstream.internals import AssetDagRunQueue, AssetEvent, DagRun, create_session
 
     of_runs = AssetEvent.created_dagruns.any(DagRun.state.in_(State.unfinished_dr_states))
     with create_session() as session:

@@ -18,7 +18,7 @@ _MIGRATION_SECONDS = 600.0
 MIGRATION = """
 import sys
 try:
-    from airflow.utils.db import initdb
+    from muster.airflow.upstream.internals import initdb
     {code}
 except Exception as error:
     sys.exit(" ".join(str(getattr(error, "orig", None) or error).split()) or repr(error))

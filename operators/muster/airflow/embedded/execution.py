@@ -16,14 +16,15 @@ from muster.airflow.embedded.api import build
 from muster.airflow.embedded.instances import arguments_of, plain
 from muster.airflow.embedded.interruption import Interruption
 from muster.airflow.embedded.task_process import TaskOutcome
+from muster.airflow.upstream import internals
 
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from airflow.callbacks.callback_requests import DagCallbackRequest
-    from airflow.models.taskinstance import TaskInstance
     from airflow.sdk import DAG
     from sqlalchemy.orm import Session
+
+    from muster.airflow.upstream.internals import DagCallbackRequest, TaskInstance
 
 
 def prepare_forks(session: Session) -> None:
@@ -31,12 +32,10 @@ def prepare_forks(session: Session) -> None:
 
     https://www.sqlite.org/howtocorrupt.html#_carrying_an_open_database_file_across_a_fork_
     """
-    from airflow import settings
-
     build()
     session.commit()
-    assert settings.engine is not None
-    settings.engine.dispose()
+    assert internals.settings.engine is not None
+    internals.settings.engine.dispose()
 
 
 class Execution:
@@ -52,9 +51,7 @@ class Execution:
 
     def __call__(self, ti_id: UUID, listener: LineListener) -> TaskOutcome:
         """Run a task instance that is scheduled, and say how it ended; Airflow's database has its state."""
-        from airflow.models.taskinstance import TaskInstance
-        from airflow.sdk.definitions.dag import _run_task
-        from airflow.utils.session import create_session
+        from muster.airflow.upstream.internals import TaskInstance, _run_task, create_session
 
         with create_session() as session:
             session.expire_all()  # in a fork, what the run's process had read
@@ -105,8 +102,7 @@ def call_back(dag: DAG, request: DagCallbackRequest, warn: Callable[[str], None]
 
 
 def _context(dag: DAG, request: DagCallbackRequest) -> dict[str, Any]:
-    from airflow.sdk.api.datamodels._generated import TIRunContext
-    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+    from muster.airflow.upstream.internals import RuntimeTaskInstance, TIRunContext
 
     known = request.context_from_server
     if known is None or known.last_ti is None:

@@ -215,7 +215,7 @@ def quieten(log: Path) -> None:
 
     That the store does not answer is told on both. The file is open until the process ends. A large one is first moved to ``.old``.
     """
-    from airflow._shared.logging import configure_logging
+    from muster.airflow.upstream.internals import configure_logging
 
     if log.exists() and log.stat().st_size > LOG_BYTES:
         log.replace(log.with_suffix(".old"))

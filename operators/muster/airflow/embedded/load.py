@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, Any
 from muster.airflow.authoring.code import DagFolder
 from muster.airflow.embedded.home import EmbeddedHome
 from muster.airflow.embedded.result import Listener
+from muster.airflow.upstream import internals
 from muster.core.errors import SpecError
 from muster.core.locks import locked
 from muster.core.names import nearest
 
 if TYPE_CHECKING:
-    from airflow.dag_processing.dagbag import BundleDagBag
     from airflow.sdk import DAG, Param
-    from airflow.serialization.definitions.dag import SerializedDAG
 
     from muster.airflow.operators.base import MusterOperator
+    from muster.airflow.upstream.internals import BundleDagBag, SerializedDAG
     from muster.backends.base import Backend
 
 BUNDLE = "dags-folder"
@@ -105,9 +105,7 @@ def load(dag_id: str, home: EmbeddedHome) -> Loaded:
 
     :raises SpecError: there is no such Dag, or its file cannot be imported.
     """
-    from airflow.dag_processing.bundles.manager import DagBundlesManager
-    from airflow.dag_processing.dagbag import sync_bag_to_db
-    from airflow.serialization.serialized_objects import DagSerialization
+    from muster.airflow.upstream.internals import DagBundlesManager, DagSerialization, sync_bag_to_db
 
     bag = _parsed(home.dags)
     dag = _named(dag_id, bag, home.dags)
@@ -128,11 +126,10 @@ def parse(dag_id: str, dags: Path, *, file: Path | None = None) -> DAG:
     return _named(dag_id, _parsed(dags, file), dags)
 
 
-def _parsed(dags: Path, file: Path | None = None) -> BundleDagBag:
-    from airflow.dag_processing.dagbag import BundleDagBag
+def _parsed(dags: Path, file: Path | None = None) -> internals.BundleDagBag:
 
     try:
-        return BundleDagBag(dag_folder=file or dags, bundle_path=dags, bundle_name=BUNDLE)
+        return internals.BundleDagBag(dag_folder=file or dags, bundle_path=dags, bundle_name=BUNDLE)
     except RuntimeError as error:  # Airflow follows links until it meets a folder again
         raise SpecError(
             f"{error} A link below {dags} leads in a circle: remove it, or name it in .airflowignore"

@@ -32,12 +32,12 @@ from muster.airflow.embedded.questions import OpenQuestions
 from muster.airflow.embedded.result import Listener
 from muster.airflow.embedded.states import FINISHED, States
 from muster.airflow.embedded.task_process import TaskOutcome, TaskProcess, hear
+from muster.airflow.upstream import internals
 
 if TYPE_CHECKING:
-    from airflow.callbacks.callback_requests import DagCallbackRequest
-    from airflow.models.dagrun import DagRun
-    from airflow.models.taskinstance import TaskInstance
     from sqlalchemy.orm import Session
+
+    from muster.airflow.upstream.internals import DagCallbackRequest, DagRun, TaskInstance
 
 _EPOCH = datetime.fromtimestamp(0, UTC)
 _LONGEST_PAUSE_SECONDS = 1.0
@@ -226,7 +226,6 @@ class Loop:
 
         :returns: the tasks of which an instance has ended since, as one that is skipped.
         """
-        from airflow.sdk import timezone
         from airflow.utils.state import TaskInstanceState
 
         from muster.airflow.attempts.database import keeps_tries_as_rows
@@ -250,7 +249,7 @@ class Loop:
             elif ti.state != TaskInstanceState.UP_FOR_RESCHEDULE:
                 ti.try_number += 1
             ti.state = TaskInstanceState.SCHEDULED
-            ti.scheduled_dttm = timezone.utcnow()
+            ti.scheduled_dttm = internals.timezone.utcnow()
             self._due.pop(_key(ti), None)
         self._session.commit()
         found = self._run.get_task_instances(state=[TaskInstanceState.SCHEDULED], session=self._session)
@@ -409,7 +408,7 @@ class Loop:
 
     def _note_when_due(self, key: Key) -> None:
         """Note when another try, or another look of a sensor, is due, if one is."""
-        from airflow.sdk import timezone
+        from muster.airflow.upstream.internals import timezone
 
         state = self.states.one(*key)
         if state == "up_for_retry":
@@ -438,7 +437,6 @@ def _key(ti: TaskInstance) -> Key:
 
 
 def _pools(session: Session) -> dict[str, int]:
-    from airflow.models.pool import Pool
     from sqlalchemy import select
 
-    return {str(pool.pool): pool.slots for pool in session.scalars(select(Pool))}
+    return {str(pool.pool): pool.slots for pool in session.scalars(select(internals.Pool))}

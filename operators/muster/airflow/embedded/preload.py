@@ -72,12 +72,10 @@ def preload(home: EmbeddedHome) -> None:
         from muster.airflow.site import open_place
 
         import_all(open_place(home.settings).package)
-        from airflow.configuration import conf
-        from airflow.observability.metrics.stats_utils import get_stats_factory
-        from airflow.observability.stats import initialize
         from sqlalchemy.orm import configure_mappers
 
         from muster.airflow.embedded.api import build
+        from muster.airflow.upstream.internals import conf, get_stats_factory, initialize
 
         # As each of Airflow's own processes does; without it, a run would read the table of old names.
         old_names = conf.getboolean("metrics", "legacy_names_on")

@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Any
 from muster.airflow.embedded.instances import operator_class
 from muster.airflow.embedded.load import Loaded
 from muster.airflow.embedded.result import Approval, Listener
+from muster.airflow.upstream import internals
 from muster.core.errors import SpecError
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from airflow.models.hitl import HITLDetail
-    from airflow.models.taskinstance import TaskInstance
     from sqlalchemy.orm import Session
+
+    from muster.airflow.upstream.internals import TaskInstance
 
 _ASKS = ("airflow.providers.standard.operators.hitl", "HITLOperator")
 _TRIGGERS = ("airflow.providers.standard.operators.trigger_dagrun", "TriggerDagRunOperator")
@@ -54,8 +55,7 @@ class OpenQuestions:
 
         After the task's `response_timeout` the answer is its defaults; without any, the task fails.
         """
-        from airflow.models.taskinstance import TaskInstance
-        from airflow.sdk import timezone
+        from muster.airflow.upstream.internals import TaskInstance, timezone
 
         ti_id, question = next(iter(self._open.items()))
         given = self._answers.get(question.task)
@@ -71,15 +71,12 @@ class OpenQuestions:
         self._respond(ti, self._asked(ti).defaults if timed_out else chosen, timed_out=timed_out)
         return ti
 
-    def _asked(self, ti: TaskInstance) -> HITLDetail:
-        from airflow.models.hitl import HITLDetail
+    def _asked(self, ti: TaskInstance) -> internals.HITLDetail:
 
-        return self._session.get_one(HITLDetail, ti.id)
+        return self._session.get_one(internals.HITLDetail, ti.id)
 
     def _respond(self, ti: TaskInstance, chosen: Collection[str] | None, *, timed_out: bool) -> None:
         """Write an answer as Airflow's API and its scheduler do; None: there is none."""
-        from airflow.models.trigger import handle_event_submit
-        from airflow.sdk import timezone
         from airflow.triggers.base import TriggerEvent
 
         asked = self._asked(ti)
@@ -87,12 +84,12 @@ class OpenQuestions:
             told: Any = {"error": "response_timeout has passed without an answer", "error_type": "timeout"}
         else:
             asked.responded_by = None if timed_out else {"id": "muster", "name": "muster"}
-            asked.responded_at = timezone.utcnow()
+            asked.responded_at = internals.timezone.utcnow()
             asked.chosen_options = list(chosen)
             asked.params_input = {name: param.get("value") for name, param in (asked.params or {}).items()}
             told = asked.as_resume_event_payload(timedout=timed_out)
         event = TriggerEvent(told)  # type: ignore[no-untyped-call]
-        handle_event_submit(event, task_instance=ti, session=self._session)
+        internals.handle_event_submit(event, task_instance=ti, session=self._session)
         self._session.commit()
 
 

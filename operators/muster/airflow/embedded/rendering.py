@@ -7,6 +7,8 @@ from datetime import datetime, timezone
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from muster.airflow.upstream import internals
+
 if TYPE_CHECKING:
     from airflow.sdk import DAG, Context
 
@@ -44,8 +46,6 @@ def plan_context(
     operator: MusterOperator, dag: DAG, params: Mapping[str, Any], results: Mapping[str, Any]
 ) -> Context:
     """Return the names that templates use, as for a run that is triggered now."""
-    from airflow.sdk.execution_time.context import MacrosAccessor
-
     now = datetime.now(tz=timezone.utc)
     instance = _Instance(dag_id=dag.dag_id, task=operator, results=results)
     found: dict[str, Any] = {
@@ -58,7 +58,7 @@ def plan_context(
             run_id=RUN_ID, run_type="manual", conf=dict(params), logical_date=now, partition_key=None
         ),
         "params": dict(params),
-        "macros": MacrosAccessor(),
+        "macros": internals.MacrosAccessor(),
         "logical_date": now,
         "data_interval_start": now,
         "data_interval_end": now,
@@ -96,7 +96,7 @@ class _Instance:
 
 def _referred(operator: MusterOperator) -> list[str]:
     """The stages whose results a task's templated fields name."""
-    from airflow.sdk.definitions.xcom_arg import XComArg
+    from airflow.sdk import XComArg
 
     found = []
     for name in operator.template_fields:

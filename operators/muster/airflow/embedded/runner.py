@@ -15,6 +15,7 @@ from muster.airflow.embedded.home import EmbeddedHome, quieten
 from muster.airflow.embedded.questions import check
 from muster.airflow.embedded.result import Deployed, Listener, RunResult, Silent
 from muster.airflow.embedded.stages import Stages
+from muster.airflow.upstream import internals
 from muster.core.errors import MusterError, SpecError
 from muster.core.names import nearest
 from muster.core.origin import Origin
@@ -22,10 +23,10 @@ from muster.core.settings import Settings
 from muster.volumes.task_notes import EVERY_SECONDS
 
 if TYPE_CHECKING:
-    from airflow.models.dagrun import DagRun
     from sqlalchemy.orm import Session
 
     from muster.airflow.embedded.load import Loaded
+    from muster.airflow.upstream.internals import DagRun
     from muster.backends.base import Backend
     from muster.volumes.protocols import Ledger
 
@@ -177,8 +178,6 @@ class _Runner:
     """One call of :func:`run_dag`, in an entered home."""
 
     def __init__(self, dag_id: str, home: EmbeddedHome, listener: Listener) -> None:
-        from airflow.settings import get_session
-
         from muster.airflow.embedded.load import load
         from muster.airflow.embedded.runs import Runs
         from muster.airflow.site import connect
@@ -187,7 +186,7 @@ class _Runner:
         self._listener = listener
         quieten(home.log)
         self._loaded: Loaded = load(dag_id, home)
-        self._session: Session = get_session()()  # type: ignore[no-untyped-call]
+        self._session: Session = internals.settings.get_session()()  # type: ignore[no-untyped-call]
         self._backend: Backend = connect(home.settings)
         self._runs = Runs(self._loaded, home, self._session)
         self._warnings: list[str] = []

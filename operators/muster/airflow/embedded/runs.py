@@ -17,17 +17,16 @@ from muster.airflow.attempts.database import index_of
 from muster.airflow.embedded.home import EmbeddedHome
 from muster.airflow.embedded.load import Loaded
 from muster.airflow.embedded.states import FINISHED
+from muster.airflow.upstream import internals
 from muster.core.cancelling import STOPPED
 from muster.core.errors import NotFound, SpecError
 from muster.core.origin import MUSTER_RUN
 
 if TYPE_CHECKING:
-    from airflow.models.dagrun import DagRun
-    from airflow.models.task_state_store import TaskStateStoreModel
-    from airflow.models.taskinstance import TaskInstance
     from sqlalchemy.orm import Session
 
     from muster.airflow.embedded.home import Asked
+    from muster.airflow.upstream.internals import DagRun, TaskInstance, TaskStateStoreModel
     from muster.backends.base import Backend
     from muster.core.status import JobStatus
 
@@ -42,10 +41,14 @@ class Runs:
 
     def begin(self, run_id: str, conf: Mapping[str, Any]) -> DagRun:
         """Enter a new run, state running."""
-        from airflow.sdk import timezone
-        from airflow.serialization.encoders import coerce_to_core_timetable
         from airflow.utils.state import DagRunState
-        from airflow.utils.types import DagRunTriggeredByType, DagRunType
+
+        from muster.airflow.upstream.internals import (
+            DagRunTriggeredByType,
+            DagRunType,
+            coerce_to_core_timetable,
+            timezone,
+        )
 
         now = timezone.coerce_datetime(timezone.utcnow())
         timetable = coerce_to_core_timetable(self._loaded.dag.timetable)
@@ -86,12 +89,10 @@ class Runs:
         Every task that has not succeeded, all that follow it, and `again` run once more. A task
         whose process died keeps its tries, so that it adopts its job; a failed one is cleared.
         """
-        from airflow.models.dag_version import DagVersion
-        from airflow.models.taskinstance import clear_task_instances
         from airflow.utils.state import DagRunState, TaskInstanceState
 
         scheduled = self._loaded.scheduled
-        latest = DagVersion.get_latest_version(scheduled.dag_id, session=self._session)
+        latest = internals.DagVersion.get_latest_version(scheduled.dag_id, session=self._session)
         run.dag = scheduled
         if latest is not None:
             run.created_dag_version_id = latest.id
@@ -105,7 +106,7 @@ class Runs:
                 ti.state = TaskInstanceState.FAILED if ti.task_id in anew and ti.start_date else None
             if latest is not None:
                 ti.dag_version_id = latest.id
-        clear_task_instances(
+        internals.clear_task_instances(
             [ti for ti in left if ti.state in FINISHED or ti.task_id in anew],
             self._session,
             dag_run_state=DagRunState.RUNNING,
@@ -138,15 +139,14 @@ class Runs:
 
     def fail(self, run: DagRun) -> None:
         """Mark a run as failed that no process continues."""
-        from airflow.sdk import timezone
         from airflow.utils.state import DagRunState, TaskInstanceState
 
         for ti in run.get_task_instances(session=self._session):
             if ti.state in (TaskInstanceState.RUNNING, TaskInstanceState.QUEUED, TaskInstanceState.DEFERRED):
                 ti.state = TaskInstanceState.FAILED
-                ti.end_date = timezone.utcnow()
+                ti.end_date = internals.timezone.utcnow()
         run.state = DagRunState.FAILED
-        run.end_date = timezone.utcnow()
+        run.end_date = internals.timezone.utcnow()
         self._session.commit()
 
     def end_unless_retried(self, run: DagRun, backend: Backend, task_id: str, map_index: int) -> None:
@@ -167,22 +167,21 @@ class Runs:
 
         :param map_index: one instance alone.
         """
-        from airflow.models.xcom import XComModel
-
-        query = XComModel.get_many(
+        query = internals.XComModel.get_many(
             run_id=run.run_id, key="return_value", dag_ids=run.dag_id, task_ids=names, map_indexes=map_index
         )
         rows: Iterable[Any] = self._session.scalars(query)
         for row in rows:
-            yield row.task_id, row.map_index, XComModel.deserialize_value(row)
+            yield row.task_id, row.map_index, internals.XComModel.deserialize_value(row)
 
     def params(self, run: DagRun) -> dict[str, Any]:
         """Return a run's params: the given ones over the Dag's defaults."""
         return {**self._loaded.dag.params.dump(), **(run.conf or {})}
 
     def _all(self) -> Sequence[DagRun]:
-        from airflow.models.dagrun import DagRun
         from sqlalchemy import select
+
+        from muster.airflow.upstream.internals import DagRun
 
         query = (
             select(DagRun)
@@ -226,11 +225,11 @@ class Runs:
         self, run: DagRun, names: Collection[str] | None = None, map_index: int | None = None
     ) -> list[tuple[TaskStateStoreModel, Attempt, str]]:
         """Return the records of a run's tasks, or of some: the row, the attempt and its job."""
-        from airflow.models.task_state_store import TaskStateStoreModel
         from sqlalchemy import select
 
         from muster.airflow.attempts.run import STATE_KEY
         from muster.airflow.site import instance
+        from muster.airflow.upstream.internals import TaskStateStoreModel
 
         query = select(TaskStateStoreModel).where(
             TaskStateStoreModel.dag_run_id == run.id, TaskStateStoreModel.key.startswith(STATE_KEY)

@@ -12,10 +12,9 @@ from muster.airflow.embedded.load import Loaded
 from muster.airflow.embedded.result import Instance, Stage
 
 if TYPE_CHECKING:
-    from airflow.models.dagrun import DagRun
-
     from muster.airflow.embedded.loop import Loop, Ran
     from muster.airflow.embedded.runs import Runs
+    from muster.airflow.upstream.internals import DagRun
     from muster.backends.base import Backend
 
 

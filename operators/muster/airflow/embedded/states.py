@@ -6,8 +6,9 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from airflow.models.dagrun import DagRun
     from sqlalchemy.orm import Session
+
+    from muster.airflow.upstream.internals import DagRun
 
 NONE = "none"
 FINISHED = frozenset({"success", "failed", "skipped", "upstream_failed", "removed"})
@@ -23,8 +24,9 @@ class States:
 
     def read(self, names: Collection[str] | None = None) -> set[str]:
         """Read the instances of some tasks, or of all, and return the tasks of which one has ended since."""
-        from airflow.models.taskinstance import TaskInstance as Task
         from sqlalchemy import select
+
+        from muster.airflow.upstream.internals import TaskInstance as Task
 
         dag_id, run_id = self._of_run
         query = select(Task.task_id, Task.map_index.label("map_index"), Task.state).where(

@@ -20,6 +20,7 @@ from multiprocessing.connection import Connection, Pipe, wait
 from typing import Any, TextIO
 
 from muster.airflow.attempts.watcher import LineListener
+from muster.airflow.upstream import internals
 from muster.core.forking import do_and_end
 from muster.core.linux import die_with
 from muster.core.locks import leave_to_parent
@@ -201,9 +202,8 @@ class _Masked(TextIOWrapper):
     """Writes what a task prints without what Airflow knows for a secret by then, as Airflow's own log of a task has it."""
 
     def write(self, text: str) -> int:
-        from airflow.sdk._shared.secrets_masker import redact
 
-        super().write(str(redact(text)))
+        super().write(str(internals.redact(text)))
         return len(text)
 
 

@@ -10,8 +10,7 @@ from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
-from airflow.sdk.bases.operator import TRIGGER_FAIL_REPR, BaseOperator
-from airflow.sdk.definitions.xcom_arg import XComArg
+from airflow.sdk import BaseOperator, XComArg
 from airflow.sdk.exceptions import AirflowException, AirflowSkipException
 
 from muster.airflow.attempts.verdicts import Failed, refusal, translated
@@ -22,6 +21,7 @@ from muster.airflow.authoring.keywords import AuthorKeywords, Keyword, addresses
 from muster.airflow.authoring.references import RunValue, is_known
 from muster.airflow.links import left, push_run_link
 from muster.airflow.operators.mapping import TaskPartial, begin
+from muster.airflow.upstream.internals import TRIGGER_FAIL_REPR
 from muster.core.errors import MusterError, SpecError
 from muster.core.names import nearest
 from muster.core.status import JobState
@@ -61,7 +61,7 @@ _TEXTS = (
 
 def default_queue(name: str | None = None) -> str:
     """The executor's queue of a task: the one it names, or else the one of Airflow's configuration."""
-    from airflow.sdk.configuration import conf
+    from airflow.sdk import conf
 
     return name or str(conf.get("operators", "default_queue"))
 

@@ -10,13 +10,12 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk.bases.decorator import get_unique_task_id
-
 from muster.airflow.authoring.entrypoints import check_parameters
 from muster.airflow.authoring.keywords import refusing
 from muster.airflow.authoring.references import VersionReference
 from muster.airflow.authoring.source import FunctionSource, source_of
 from muster.airflow.operators.job import FunctionOperator, JobOperator
+from muster.airflow.upstream.internals import get_unique_task_id
 from muster.core.address import SCHEME
 from muster.core.errors import SpecError
 from muster.core.job import Launcher, Role

@@ -10,9 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, cast, overload
 
 import attrs
-from airflow.sdk.bases.decorator import DecoratedMappedOperator, _TaskDecorator
-from airflow.sdk.definitions.mappedoperator import prevent_duplicates
-from airflow.sdk.definitions.xcom_arg import PlainXComArg, XComArg
+from airflow.sdk import XComArg
 
 from muster.airflow.authoring.keywords import SHARED, check_words, in_task, merged_defaults, refusing
 from muster.airflow.authoring.references import VersionsReference
@@ -20,10 +18,9 @@ from muster.airflow.authoring.source import source_of
 from muster.airflow.operators.base import RETRIES, RETRY_DELAY, default_queue
 from muster.airflow.operators.decorated import DecoratedGang, DecoratedJob
 from muster.airflow.operators.mapping import Mapped
+from muster.airflow.upstream import internals
 
 if TYPE_CHECKING:
-    from airflow.sdk.definitions._internal.expandinput import ExpandInput
-
     from muster.airflow.authoring.keywords import keyword
     from muster.airflow.operators.job import FunctionOperator
 
@@ -56,7 +53,7 @@ def typed(keywords: Callable[P, Any]) -> Callable[[Callable[..., Any]], Decorato
     return lambda function: cast("Decorator[P]", function)
 
 
-class TaskResult(PlainXComArg):
+class TaskResult(internals.PlainXComArg):
     """The result of calling a decorated function in a Dag file: a task and its versions."""
 
     @property
@@ -92,13 +89,13 @@ class Task(Protocol):
         """Make a mapped task: one instance for each mapping of arguments."""
 
 
-class MappedFunction(Mapped, DecoratedMappedOperator):
+class MappedFunction(Mapped, internals.DecoratedMappedOperator):
     """A decorated function that was expanded."""
 
     __slots__ = ()
 
 
-class _Decorator(_TaskDecorator[Any, Any, DecoratedJob]):
+class _Decorator(internals._TaskDecorator[Any, Any, DecoratedJob]):
     """Airflow's own, for operators whose function is read and not called."""
 
     def __attrs_post_init__(self) -> None:
@@ -120,7 +117,7 @@ class _Decorator(_TaskDecorator[Any, Any, DecoratedJob]):
 
     def expand(self, **map_kwargs: Any) -> TaskResult:
         with in_task(self.kwargs["task_id"]):
-            prevent_duplicates(
+            internals.prevent_duplicates(
                 self.kwargs.get("op_kwargs", {}), map_kwargs, fail_reason="mapping already partial"
             )
             return cast("TaskResult", super().expand(**map_kwargs))
@@ -129,14 +126,14 @@ class _Decorator(_TaskDecorator[Any, Any, DecoratedJob]):
         with in_task(self.kwargs["task_id"]):
             return cast("TaskResult", super().expand_kwargs(kwargs, strict=strict))
 
-    def _expand(self, expand_input: ExpandInput, *, strict: bool) -> TaskResult:
+    def _expand(self, expand_input: internals.ExpandInput, *, strict: bool) -> TaskResult:
         words = {word: value for word, value in self.kwargs.items() if word not in SHARED}
         words["queue"] = default_queue(words.pop("airflow_queue", None))
         words["resources"] = None
         for word, value in (("retries", RETRIES), ("retry_delay", RETRY_DELAY)):
             words.setdefault(word, merged_defaults(self.kwargs).get(word, value))
         made = super(_Decorator, attrs.evolve(self, kwargs=words))._expand(expand_input, strict=strict)
-        mapped = cast("PlainXComArg", made).operator
+        mapped = cast("internals.PlainXComArg", made).operator
         mapped.__class__ = MappedFunction  # Airflow's method names its own class; ours adds no state
         task = cast("MappedFunction", mapped)
         del task.partial_kwargs["resources"]

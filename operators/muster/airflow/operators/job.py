@@ -52,8 +52,7 @@ from muster.core.job import JobSpec, Launcher, Role, SecretRef
 from muster.core.progress import Pattern
 
 if TYPE_CHECKING:
-    from airflow.sdk import Context
-    from airflow.sdk.bases.operatorlink import BaseOperatorLink
+    from airflow.sdk import BaseOperatorLink, Context
 
     from muster.airflow.attempts.run import TaskRun
     from muster.airflow.authoring.code import Code, DagFolder

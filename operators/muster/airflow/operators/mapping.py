@@ -6,22 +6,25 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Self, cast
 
-from airflow.sdk.bases.operator import partial as airflow_partial
-from airflow.sdk.definitions._internal.expandinput import DictOfListsExpandInput, ListOfDictsExpandInput
-from airflow.sdk.definitions._internal.mixins import ResolveMixin
-from airflow.sdk.definitions.mappedoperator import MappedOperator, OperatorPartial
-
 from muster.airflow.attempts.verdicts import translated
 from muster.airflow.authoring.keywords import SHARED, check_words, in_task, keywords_of
 from muster.airflow.authoring.references import RunValue, VersionReference, VersionsReference
+from muster.airflow.upstream.internals import (
+    DictOfListsExpandInput,
+    ListOfDictsExpandInput,
+    MappedOperator,
+    OperatorPartial,
+    ResolveMixin,
+)
+from muster.airflow.upstream.internals import partial as airflow_partial
 from muster.core.errors import SpecError
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
-    from airflow.sdk.definitions._internal.expandinput import ExpandInput
     from jinja2 import Environment
 
     from muster.airflow.operators.base import MusterOperator
+    from muster.airflow.upstream.internals import ExpandInput
 
 # Instances that are built while a Dag is parsed, to check them and to find their volumes. Each costs a millisecond.
 # Further ones are checked when they run; Airflow announces no volume that only they write.

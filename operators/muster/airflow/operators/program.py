@@ -15,7 +15,7 @@ from muster.core.job import JobSpec, Role
 from muster.core.resources import Resources
 
 if TYPE_CHECKING:
-    from airflow.sdk.bases.operatorlink import BaseOperatorLink
+    from airflow.sdk import BaseOperatorLink
 
     from muster.airflow.attempts.run import TaskRun
     from muster.airflow.authoring.code import Code, DagFolder

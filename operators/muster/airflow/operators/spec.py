@@ -243,7 +243,7 @@ def refuse_secrets(operator: MusterOperator) -> None:
 
     :raises SpecError: it names the field, never the value.
     """
-    from airflow.sdk._shared.secrets_masker import redact
+    from muster.airflow.upstream.internals import redact
 
     for each in operator.keywords.values():
         # A command becomes a role's, and a source and its query a param.

@@ -24,16 +24,14 @@ from __future__ import annotations
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
-from airflow.api_fastapi.app import get_auth_manager
-from airflow.api_fastapi.auth.managers.models.resource_details import AccessView, DagAccessEntity, DagDetails
-from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_asset, requires_access_view
-from airflow.models.dag import DagModel
 from fastapi import Depends, HTTPException, Request
+
+from muster.airflow.upstream import internals
 
 HEADER = "x-muster"
 
-plugins = Depends(requires_access_view(AccessView.PLUGINS))
-assets = Depends(requires_access_asset("GET"))
+plugins = Depends(internals.requires_access_view(internals.AccessView.PLUGINS))
+assets = Depends(internals.requires_access_asset("GET"))
 
 
 class UserRights:
@@ -42,7 +40,7 @@ class UserRights:
     def __init__(self, user: Any) -> None:
         self._user = user
         self._teams: dict[str, str | None] = {}
-        self._known: dict[tuple[str, DagAccessEntity, str], bool] = {}
+        self._known: dict[tuple[str, internals.DagAccessEntity, str], bool] = {}
 
     @property
     def name(self) -> str:
@@ -50,20 +48,24 @@ class UserRights:
         return str(self._user.get_name())
 
     def may(
-        self, dag_id: str, entity: DagAccessEntity = DagAccessEntity.TASK_INSTANCE, *, method: Any = "GET"
+        self,
+        dag_id: str,
+        entity: internals.DagAccessEntity = internals.DagAccessEntity.TASK_INSTANCE,
+        *,
+        method: Any = "GET",
     ) -> bool:
         """Whether Airflow allows the user this; an empty `dag_id` asks for any Dag."""
         key = (dag_id, entity, method)
         if key not in self._known:
-            self._known[key] = get_auth_manager().is_authorized_dag(
+            self._known[key] = internals.get_auth_manager().is_authorized_dag(
                 method=method,
                 access_entity=entity,
-                details=DagDetails(id=dag_id or None, team_name=self._team(dag_id)),
+                details=internals.DagDetails(id=dag_id or None, team_name=self._team(dag_id)),
                 user=self._user,
             )
         return self._known[key]
 
-    def need(self, dag_id: str, entity: DagAccessEntity, *, method: Any = "GET") -> None:
+    def need(self, dag_id: str, entity: internals.DagAccessEntity, *, method: Any = "GET") -> None:
         """Refuse with HTTP 403 if :meth:`may` is False."""
         if not self.may(dag_id, entity, method=method):
             what = f"{entity.value.lower().replace('_', ' ')} of {dag_id or 'any Dag'}"
@@ -73,11 +75,11 @@ class UserRights:
 
     def _team(self, dag_id: str) -> str | None:
         if dag_id and dag_id not in self._teams:
-            self._teams[dag_id] = DagModel.get_team_name(dag_id)
+            self._teams[dag_id] = internals.DagModel.get_team_name(dag_id)
         return self._teams.get(dag_id)
 
 
-def reader(user: GetUserDep) -> UserRights:
+def reader(user: internals.GetUserDep) -> UserRights:
     """Return the rights of the user of this request."""
     return UserRights(user)
 

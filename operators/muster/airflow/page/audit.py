@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from airflow.models.log import Log
-from airflow.utils.session import create_session
-
+from muster.airflow.upstream.internals import Log, create_session
 from muster.core.origin import Origin
 
 _NO_TASK = Origin()

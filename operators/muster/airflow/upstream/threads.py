@@ -11,6 +11,7 @@ from contextvars import ContextVar
 from functools import cache
 from typing import Any
 
+from muster.airflow.upstream import internals
 from muster.airflow.upstream.patch import Patch
 
 PATCH = Patch(
@@ -43,14 +44,13 @@ class _Answering:
 @cache
 def _call_at_once() -> None:
     import anyio.to_thread
-    from airflow.sdk.execution_time import task_runner
 
     in_a_thread = anyio.to_thread.run_sync
 
     async def run_sync(func: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
         # Airflow takes the way to this API away while it is asked. Where that is there, a function might ask in
         # its turn, and would wait for its own thread.
-        asks_no_more = getattr(task_runner, "SUPERVISOR_COMMS", None) is None
+        asks_no_more = getattr(internals.task_runner, "SUPERVISOR_COMMS", None) is None
         if _answering.get() and asks_no_more:
             return func(*arguments)
         return await in_a_thread(func, *arguments, **options)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
+from muster.airflow.upstream import internals
 from muster.airflow.upstream.fields import made_when_used
 from muster.airflow.upstream.patch import Patch
 
@@ -25,10 +26,10 @@ def speak_newest_only() -> None:
     """Have the execution API that is built in this process from now on speak its newest version alone."""
     if PATCH.off:
         return
-    from airflow.api_fastapi.execution_api import versions
-    from airflow.api_fastapi.execution_api.routes import execution_api_router
     from cadwyn import HeadVersion, Version, VersionBundle
     from cadwyn.route_generation import _DELETED_ROUTE_TAG
+
+    from muster.airflow.upstream.internals import execution_api_router, versions
 
     before = versions.bundle
     newest = Version(before.versions[0].value)
@@ -42,16 +43,15 @@ def serve_newest_only() -> None:
     """Have Airflow's in-process API be built of its newest routes, without Cadwyn, in this process, from now on."""
     if PATCH.off:
         return
-    from airflow.api_fastapi.execution_api import app
+    from muster.airflow.upstream.internals import app
 
     app.create_task_execution_api_app = _newest_only  # type: ignore[assignment]  # its one argument is enough
 
 
 def _newest_only(lifespan: Any) -> Any:
-    from airflow.api_fastapi.common.dagbag import create_dag_bag
-    from airflow.api_fastapi.common.exceptions import init_error_handlers
-    from airflow.api_fastapi.execution_api.routes import execution_api_router
     from fastapi import FastAPI
+
+    from muster.airflow.upstream.internals import create_dag_bag, execution_api_router, init_error_handlers
 
     app = FastAPI(title="Airflow Task Execution API", lifespan=lifespan, openapi_url=None)
     with made_when_used():
@@ -66,9 +66,8 @@ class _OfNewest:
     """Says that a request is of the newest version, which Airflow 3.4 asks within its routes."""
 
     def __init__(self, app: Any) -> None:
-        from airflow.api_fastapi.execution_api.versions import bundle
 
-        self._app, self._version = app, bundle.api_version_var
+        self._app, self._version = app, internals.versions.bundle.api_version_var
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         self._version.set(None)

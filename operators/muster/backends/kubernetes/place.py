@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import KW_ONLY, dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from muster.backends.base import LOOK_SECONDS
@@ -128,6 +128,29 @@ class ClusterPlace:
         from muster.backends.kubernetes.checks.cluster import cluster_checks
 
         return cluster_checks(self)
+
+    def evidence(self) -> Iterator[tuple[str, Callable[[], object]]]:
+        """Yield the objects of the namespace that are muster's, by kind: no Secret, and of ConfigMaps only what they are called."""
+        from muster.backends.kubernetes.api import kinds
+        from muster.backends.kubernetes.labels import JOB
+        from muster.backends.kubernetes.serving.names import DEPLOYMENT
+
+        def collect(kind: kinds.Kind, labels: str) -> object:
+            where = {"namespace": self.written.site.namespace, "labels": labels}
+            found = self.client.find(kind, heads=kind is kinds.CONFIG_MAP, **where)
+            return [
+                {name: each[name] for name in each if name not in ("data", "binaryData")} for each in found
+            ]
+
+        of_jobs, served = (kinds.JOB_SET, kinds.JOB, kinds.POD), (kinds.INFERENCE_SERVICE, kinds.HTTP_ROUTE)
+        for what, labels, found in (
+            ("jobs", JOB, of_jobs),
+            ("deployments", DEPLOYMENT, (*served, kinds.DEPLOYMENT, kinds.POD, kinds.CONFIG_MAP)),
+            ("muster", "app.kubernetes.io/part-of=muster", (kinds.DEPLOYMENT, kinds.CONFIG_MAP)),
+            ("all", "", (kinds.WORKLOAD, kinds.LOCAL_QUEUE, kinds.EVENT)),
+        ):
+            for kind in found:
+                yield f"{what}-{kind.plural}", partial(collect, kind, labels)
 
     def close(self) -> None:
         """Close what is open; the cluster's watches end."""

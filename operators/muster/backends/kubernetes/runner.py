@@ -33,11 +33,13 @@ from muster.backends.kubernetes.state.observe import ObservedJob, completed, mer
 from muster.backends.kubernetes.state.queueing import reckoned_places
 from muster.backends.kubernetes.state.seen import JobObjects, seconds
 from muster.backends.kubernetes.state.sight import Sight, find_root
+from muster.backends.kubernetes.state.tallying import tallied
 from muster.backends.kubernetes.state.verdicts import overdue, vanished, verdict
 from muster.backends.tracking import URI, Tracking
-from muster.core.errors import BackendError, Forbidden, Unreachable
+from muster.core.errors import BackendError, Forbidden, StoreError, Unreachable
 from muster.core.job import JobSpec
 from muster.core.status import JobState, JobStatus
+from muster.core.tally import Tally
 from muster.core.text import one_line
 from muster.core.verdict import Cause, Verdict
 from muster.volumes.service.client import ServiceStore
@@ -138,6 +140,7 @@ class KubernetesRunner:
         self._restart_notes = RestartNotes(store)
         self._statuses = StatusCache()
         self._reckoned: tuple[Sequence[Document], Mapping[str, QueuePlace]] = (), {}
+        self._tallies: dict[str, Tally] = {}
         self._spec = lru_cache(_MOST_SPECS)(store.ledger.spec)
 
     def check(self, job: JobSpec) -> tuple[str, ...]:
@@ -220,6 +223,7 @@ class KubernetesRunner:
             self._restart_notes.forget(job_id)
             self._statuses.forget(job_id)
             self._resizing.forget(job_id)
+            self._tallies.pop(job_id, None)
             return status
         try:
             return self._looked(self._spec(job_id), status, places)
@@ -241,9 +245,23 @@ class KubernetesRunner:
             observed = observe(seen, as_made(job, seen.root))
             self._resizing.look(job, status.job_id, seen.root, observed)
             job = as_made(job, seen.root)
+        self._note_tally(job, status.job_id, seen)
         key, now = CacheKey(seen=seen, recorded=status, place=_place(seen, places)), time.time()
         found = self._statuses.recall(status.job_id, key, now=now)
         return found or self._judge(job, status, key, now)
+
+    def _note_tally(self, job: JobSpec, job_id: str, seen: JobObjects) -> None:
+        """Note when the gang holds its resources, once for each change; what cannot be noted now is at the next look."""
+        try:
+            before = self._tallies.get(job_id)
+            if before is None:
+                before = self._store.ledger.tally(job_id)
+            now = tallied(before, seen, job)
+            if now != before:
+                self._store.ledger.note_tally(job_id, now)
+            self._tallies[job_id] = now
+        except StoreError as error:
+            log.warning("when job %s holds its resources is not noted: %s", job_id, error)
 
     def _judge(self, job: JobSpec, status: JobStatus, key: CacheKey, now: float) -> JobStatus:
         observed = observe(key.seen, job, place=key.place, flavors=self._flavors(key.seen))

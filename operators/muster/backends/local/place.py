@@ -95,6 +95,10 @@ class MachinePlace:
 
         return machine_checks(self._settings)
 
+    def evidence(self) -> tuple[()]:
+        """Return nothing: doctor, jobs and deployments say all of a machine."""
+        return ()
+
     def close(self) -> None:
         """Close the store, if it is open."""
         if store := self.__dict__.get("store"):

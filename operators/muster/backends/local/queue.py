@@ -322,7 +322,7 @@ class JobQueue:
         live = self.claims()
         low = [claim for claim in live if claim.rank >= PREEMPTED]
         # The replicas that a gang can do without first, then the youngest, which have the least to lose.
-        low.sort(key=lambda claim: (claim.extra > 0, self._since(claim)), reverse=True)
+        low.sort(key=lambda claim: (claim.extra > 0, self.since(claim)), reverse=True)
         coming = [each for each in low if self._places.job(each.job_id).gives_back(each.extra).exists()]
         return FreeResources(
             memory_gib=self._machine.memory_gib - sum(claim.memory_gib for claim in live),
@@ -332,7 +332,7 @@ class JobQueue:
             preemptible=[claim for claim in low if claim not in coming],
         )
 
-    def _since(self, claim: Claim) -> float:
+    def since(self, claim: Claim) -> float:
         """When a claim began to count: its file is written once."""
         try:
             return self._claim(claim.job_id, claim.extra).stat().st_mtime

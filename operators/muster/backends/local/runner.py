@@ -211,6 +211,8 @@ class LocalRunner:
         """End a job that has no supervisor: what one that was lost had begun to commit is committed."""
         end_left_behind(self._places.mark(job_id))
         status = self._ledger.status(job_id)
+        # what its supervisor held was free when it was lost
+        self._ledger.note_tally(job_id, self._ledger.tally(job_id).ended(self._ledger.last_sign(job_id)))
         if status.state is JobState.COMMITTING:
             result = commit(self._store, job_id, self._places.job(job_id))
             ended = replace(status, state=JobState.SUCCEEDED, ended=time.time(), result=result)

@@ -36,6 +36,7 @@ from muster.core.linux import giving_up_orphans
 from muster.core.masking import Masking
 from muster.core.progress import Told, heard
 from muster.core.status import JobResult, JobState, JobStatus
+from muster.core.tally import Allotment, Tally
 from muster.core.verdict import Cause, Verdict
 from muster.core.wire import dumps, loads
 from muster.images.environment import Environments
@@ -108,6 +109,7 @@ class Supervisor:
         self._status = self._ledger.status(orders.job_id)
         self._spec = self._ledger.spec(orders.job_id)
         self._masking = Masking(secrets.values(), shown=self._spec.shown)
+        self._tally = self._ledger.tally(orders.job_id).ended(self._ledger.last_sign(orders.job_id))
         self._extras = Extras(self._spec, orders.claim, JobQueue(orders.places, orders.machine), self._folder)
         self._news = News(self._status)
         self._ran_before = 0.0
@@ -141,6 +143,7 @@ class Supervisor:
         try:
             self._folder.supervisor.write_text(dumps(Process.me()))
             self._folder.keep_reserve()
+            self._hold(self._extras.queue.since(self._orders.claim))
             if self._status.state is not JobState.QUEUED:
                 self._say("taken up again after its supervisor was lost")
                 end_left_behind(self._orders.mark, but=[worker.pid for worker in self._early])
@@ -208,6 +211,7 @@ class Supervisor:
         """Start the gang with what it can have, and again whenever that changes, which counts as no restart."""
         self._extras.take()
         while True:
+            self._hold(time.time())
             try:
                 return self._attempt(python, deadline)
             except _Resized:
@@ -218,6 +222,7 @@ class Supervisor:
         """Give back what the gang was asked for; what it has taken, it has already."""
         asked = self._extras.asked()
         self._extras.give_back(*asked)
+        self._hold(time.time())
         self._grows = False
         why = next(iter(asked.values())) or "a job waits" if asked else "there is room for more"
         now = self._extras.replicas
@@ -226,6 +231,18 @@ class Supervisor:
             with giving_up_orphans():  # else the other job would be below us, and end with our next attempt
                 self._starter().admit(wait=True)
         self._move(JobState.PREPARING, f"goes on with {now} replicas")
+
+    def _hold(self, since: float) -> None:
+        """Note what the gang holds now, where that is another size than it was."""
+        replicas, now = self._extras.replicas, self._tally.now
+        if now is None or now.replicas != replicas:
+            held = Allotment(since=since or time.time(), replicas=replicas, gpus=len(self._extras.cards))
+            self._note_tally(self._tally.begun(held))
+
+    def _note_tally(self, tally: Tally) -> None:
+        self._tally = tally
+        with suppress(OSError, StoreError):  # the disk is full: no reason to end the job
+            self._ledger.note_tally(self._job_id, tally)
 
     def _end_descendants(self) -> None:
         """End all that is left of the attempt; its checkpoints then need not be copied for the next, or for the next job."""
@@ -252,6 +269,7 @@ class Supervisor:
         self._folder.drop_reserve()
         ran = 0.0 if self._began is None else time.monotonic() - self._began
         self._folder.note_ran(self._ran_before + ran)
+        self._note_tally(self._tally.ended(time.time()))
         self._say(f"preempted: {whom}; the job goes on from its checkpoint when there is room again")
         self._move(JobState.QUEUED, f"was preempted ({whom}) and waits again")
         ticket = Ticket.of(
@@ -394,6 +412,7 @@ class Supervisor:
         """Look after a gang that runs."""
         if not self._grows and self._extras.may_grow(checkpoints):
             self._grows = self._extras.take() > 0
+            self._hold(time.time())
         if self._news.due():
             with suppress(OSError, StoreError):  # the disk is full: no reason to end the job
                 self._move(self._status.state, self._status.reason)

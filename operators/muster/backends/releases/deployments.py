@@ -240,6 +240,14 @@ class Deployments:
             self._sleep(_PAUSE_SECONDS)
         raise _busy(name)
 
+    def pause(self, name: str, why: str) -> None:
+        """Have what others edit of a deployment left as it is, for a reason; an empty one ends that.
+
+        :raises NotFound: no such deployment.
+        """
+        self._load(name)
+        self.platform.pause(name, why)
+
     def tokens(self, name: str) -> Tokens:
         """Return the tokens of a deployment's clients.
 
@@ -404,6 +412,7 @@ def status_of(book: Book, seen: Observed) -> DeploymentStatus:
         revisions=tuple(revisions),
         release=book.release,
         drift=seen.drift,
+        paused=seen.paused,
     )
     return replace(status, reason=seen.drift or seen.trouble or _suffers(status) or _last_refusal(status))
 

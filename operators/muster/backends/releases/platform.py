@@ -26,6 +26,7 @@ class Limits:
     :param servers: the model servers that a deployment may name; the first is that of one that names none.
     :param only_whole: why traffic can only be moved as a whole; empty where it can be shared.
     :param history: how many revisions that are over it remembers.
+    :param shared: whether others than muster write there.
     :param no_log: why requests cannot be kept; empty where they can.
     :param no_tokens: why clients cannot have tokens; empty where they can.
     :param no_grpc: why gRPC cannot be answered; empty where it can.
@@ -35,6 +36,7 @@ class Limits:
     servers: tuple[str, ...]
     only_whole: str = ""
     history: int = 20
+    shared: bool = False
     no_log: str = ""
     no_tokens: str = ""
     no_grpc: str = ""
@@ -59,6 +61,7 @@ class Observed:
     :param trouble: what the deployment itself waits for or suffers from; empty where nothing is.
     :param drift: what is not as muster left it, and the command that brings it back; empty where all is.
     :param counts: what each revision has answered, where that was asked for; None where it cannot be known now.
+    :param paused: who wants what others edit of it left as it is, and why; empty where muster keeps it.
     """
 
     url: str
@@ -69,6 +72,7 @@ class Observed:
     drift: str = ""
     counts: Mapping[str, Counts] | None = None
     grpc: str = ""
+    paused: str = ""
 
 
 class Platform(Protocol[B]):
@@ -155,8 +159,20 @@ class Platform(Protocol[B]):
         :raises Conflict: another writer changed the book since.
         """
 
-    def announce(self, name: str, drift: str) -> None:
-        """Tell whatever watches this place that a deployment is not as muster left it: an Event, where there are such."""
+    def announce(self, name: str, message: str, *, mended: bool = False) -> None:
+        """Tell whatever watches this place that a deployment is not as muster left it, or is again: an Event, where there are such."""
+
+    def pause(self, name: str, why: str) -> None:
+        """Write down that what others edit of a deployment is left as it is, with a reason; an empty one ends that.
+
+        :raises NotFound: there is no such deployment.
+        """
+
+    def restore(self) -> Iterable[tuple[str, str]]:
+        """Bring back each deployment whose book others deleted while it ran; yield its name and what was done.
+
+        It is as the process saw it at its last call: what keeps deployments calls this all the time.
+        """
 
     def tokens(self, name: str) -> Tokens:
         """Return the tokens of a deployment's clients; they go with the deployment.

@@ -320,7 +320,8 @@ class Drifts:
         for name in drifted.keys() - self._told:
             log.warning("deployment %s: %s", name, drifted[name])
             try:
-                deployments.platform.announce(name, drifted[name])
+                message = f"`muster deployments repair {name}` puts it back: {drifted[name]}"
+                deployments.platform.announce(name, message)
             except MusterError as error:  # what is measured does not depend on it
                 log.warning("no Event can be made of that: %s", error)
         self._told = frozenset(drifted)

@@ -8,7 +8,6 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow.api_fastapi.app import get_auth_manager
 from fastapi import Depends, FastAPI, HTTPException, Request
 from fastapi.exception_handlers import http_exception_handler
 from fastapi.responses import FileResponse, HTMLResponse, PlainTextResponse, RedirectResponse, Response
@@ -18,6 +17,7 @@ from starlette.exceptions import HTTPException as RoutingError
 from muster.airflow.page.access import plugins
 from muster.airflow.page.opening import Opening
 from muster.airflow.page.route import Json, Site
+from muster.airflow.upstream.internals import get_auth_manager
 from muster.core.errors import Conflict, Corrupt, MusterError, NotFound, SpecError
 from muster.core.extensions import extensions, problems, used
 from muster.core.job import SecretRef

@@ -11,8 +11,9 @@ from types import ModuleType
 from typing import Any
 from urllib.parse import urlsplit
 
-from airflow.configuration import conf
 from airflow.plugins_manager import AirflowPlugin
+
+from muster.airflow.upstream.internals import conf
 
 PREFIX = "/muster"
 # Airflow's UI uses the address unchanged, so below a proxy's path it must hold that path.

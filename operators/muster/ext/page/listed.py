@@ -8,14 +8,12 @@ from dataclasses import dataclass
 from heapq import nlargest
 from typing import Any
 
-from airflow.models.dag import DagModel
-from airflow.models.dagrun import DagRun
-from airflow.utils.session import create_session
 from airflow.utils.state import DagRunState
 from sqlalchemy import func, select
 
 from muster.airflow.page.route import MOST_ROWS
 from muster.airflow.page.task import UNREADABLE, task
+from muster.airflow.upstream.internals import DagModel, DagRun, create_session
 from muster.core.origin import Origin
 from muster.core.status import JobState
 from muster.core.wire import plain

@@ -5,13 +5,13 @@ from __future__ import annotations
 from functools import partial
 from typing import Annotated
 
-from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
 from fastapi import APIRouter, Depends, Query
 from fastapi.responses import StreamingResponse
 
 from muster.airflow.page import audit
 from muster.airflow.page.access import UserRights, Who, same_site
 from muster.airflow.page.route import Here, Json, Limit, Name, Offset, Text
+from muster.airflow.upstream.internals import DagAccessEntity
 from muster.core.cancelling import on_page
 from muster.core.names import check_job_id
 from muster.core.origin import Origin

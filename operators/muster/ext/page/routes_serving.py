@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
-from airflow.configuration import conf
 from fastapi import APIRouter, Depends, Query
 
 from muster.airflow.operators.releasing import curl_line, example_of
@@ -14,6 +12,7 @@ from muster.airflow.page import audit
 from muster.airflow.page.access import UserRights, Who, assets, same_site
 from muster.airflow.page.route import Here, Json, Site
 from muster.airflow.site import open_place
+from muster.airflow.upstream.internals import DagAccessEntity, conf
 from muster.backends.capacity import WaitingJob
 from muster.backends.releases.book import Book
 from muster.backends.releases.manual import promote as give_everything

@@ -16,7 +16,6 @@ from itertools import islice
 from pathlib import Path as FilePath
 from typing import IO, Annotated, Any, AnyStr
 
-from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
 from fastapi import APIRouter, Depends, Query
 from fastapi import Path as PathParameter
 from fastapi.responses import HTMLResponse, Response
@@ -25,6 +24,7 @@ from muster.airflow.page import audit
 from muster.airflow.page.access import UserRights, Who, assets, same_site
 from muster.airflow.page.route import Here, Json, Limit, Offset, Site, Text
 from muster.airflow.site import mlflow_url
+from muster.airflow.upstream.internals import DagAccessEntity
 from muster.backends.releases.book import check_marks
 from muster.backends.tracking import run_link, shown_run
 from muster.core.address import pinned

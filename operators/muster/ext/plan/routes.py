@@ -11,15 +11,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
-from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
-from airflow.configuration import conf
-from airflow.models.dag import DagModel
-from airflow.utils.session import create_session
 from fastapi import APIRouter, Depends, Query
 from sqlalchemy import select
 
 from muster.airflow.page.access import Who, same_site
 from muster.airflow.page.route import Json, Name
+from muster.airflow.upstream.internals import DagAccessEntity, DagModel, conf, create_session
 from muster.core.errors import Conflict, MusterError, NotFound, SpecError
 from muster.core.interpreters import python_command
 from muster.core.text import escaped, shortened
@@ -105,8 +102,7 @@ def _plan(dag_id: str, params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _wanted(dag_id: str, params: Mapping[str, Any]) -> PlanRequest:
-    from airflow.dag_processing.bundles.local import LocalDagBundle
-    from airflow.dag_processing.bundles.manager import DagBundlesManager
+    from muster.airflow.upstream.internals import DagBundlesManager, LocalDagBundle
 
     with create_session() as session:
         known = session.get(DagModel, dag_id)

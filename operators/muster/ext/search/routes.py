@@ -7,13 +7,13 @@ from collections import OrderedDict
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
-from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
 from fastapi import APIRouter, Depends, Query
 
 from muster.airflow.page import audit
 from muster.airflow.page.access import UserRights, Who, same_site
 from muster.airflow.page.route import Here, Json, Limit, Name, Offset, Site, Text
 from muster.airflow.page.task import UNREADABLE, task
+from muster.airflow.upstream.internals import DagAccessEntity
 from muster.core.errors import Corrupt, MusterError, NotFound, SpecError
 from muster.core.names import check_job_id
 from muster.core.origin import Origin

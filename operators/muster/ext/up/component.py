@@ -16,6 +16,7 @@ import threading
 from importlib import import_module
 
 from muster.airflow.embedded import cleaning
+from muster.airflow.upstream import internals
 from muster.core.forking import do_and_end
 from muster.core.linux import die_with
 
@@ -41,9 +42,8 @@ def main(words: list[str]) -> None:
 
         serve_newest_only()
     sys.argv = ["airflow", *words]
-    from airflow.__main__ import main as airflow
 
-    airflow()  # type: ignore[no-untyped-call]
+    internals.main()  # type: ignore[no-untyped-call]
 
 
 def _name(component: str) -> None:
@@ -75,10 +75,9 @@ def _bury_predecessors(job_type: str) -> None:
     Airflow would notice by the age of its heartbeat; here there is one of a kind at a time, so it is
     certain. The new scheduler reassigns its predecessor's tasks at once, the triggerer its triggers.
     """
-    from airflow.jobs.job import Job, JobState
-    from airflow.sdk import timezone
-    from airflow.utils.session import create_session
     from sqlalchemy import update
+
+    from muster.airflow.upstream.internals import Job, JobState, create_session, timezone
 
     with create_session() as session:
         session.execute(
@@ -90,8 +89,6 @@ def _bury_predecessors(job_type: str) -> None:
 
 def _build_pages() -> None:
     """Build what the API server serves, in a third of the time that Airflow takes."""
-    from airflow.plugins_manager import get_fastapi_plugins
-
     from muster.airflow.embedded.api import import_routes
     from muster.airflow.embedded.collecting import no_collections
     from muster.airflow.upstream.fields import made_when_used, read_when_asked
@@ -104,7 +101,7 @@ def _build_pages() -> None:
             speak_newest_only()
             import_module("airflow.api_fastapi.core_api.routes.public")
             import_module("airflow.api_fastapi.core_api.routes.ui")
-        get_fastapi_plugins()  # others' apps are checked where they are made
+        internals.get_fastapi_plugins()  # others' apps are checked where they are made
         with made_when_used(), read_when_asked():
             import_module("airflow.api_fastapi.main")
 

@@ -10,7 +10,7 @@ import select
 import time
 from typing import Any
 
-from airflow.executors import local_executor
+from muster.airflow.upstream import internals
 
 _CHANNEL = "muster_scheduler"
 _LOOK_SECONDS = 0.02
@@ -37,7 +37,7 @@ CREATE OR REPLACE TRIGGER muster_wake AFTER INSERT ON asset_dag_run_queue
 """
 
 
-class LocalExecutor(local_executor.LocalExecutor):
+class LocalExecutor(internals.local_executor.LocalExecutor):
     """Airflow's, which ends each look of the scheduler by waiting for the next reason to look."""
 
     def start(self) -> None:
@@ -85,9 +85,8 @@ class _Notices:
 
 def _listen() -> Any:
     import psycopg2
-    from airflow import settings
 
-    engine = settings.engine
+    engine = internals.settings.engine
     assert engine is not None
     if engine.dialect.driver != "psycopg2" or engine.url.host:  # muster's own has a socket, and no host
         return None
@@ -100,9 +99,8 @@ def _listen() -> Any:
 
 def install() -> None:
     """Have muster's own PostgreSQL tell of what is due."""
-    from airflow import settings
     from sqlalchemy import text
 
-    assert settings.engine is not None
-    with settings.engine.begin() as connection:
+    assert internals.settings.engine is not None
+    with internals.settings.engine.begin() as connection:
         connection.execute(text(TRIGGERS))

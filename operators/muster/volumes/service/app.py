@@ -40,18 +40,21 @@ from muster.volumes.service.hearing import Bells, Hearing
 from muster.volumes.service.journal import Journals
 from muster.volumes.service.refusals import document
 from muster.volumes.service.regrouping import Regrouping
-from muster.volumes.service.standby import ALIVE
+from muster.volumes.service.standby import ALIVE, TERM
 from muster.volumes.service.starts import GangStarts
 from muster.volumes.service.table import MOST_RECORDS, MOST_SPECS, TABLE, Current, Place, Row, Starting
 from muster.volumes.service.tokens import job_token
 
 
-def create_app(store: FolderStore, *, keys: Sequence[bytes], keeps_requests: bool = False) -> Starlette:
+def create_app(
+    store: FolderStore, *, keys: Sequence[bytes], keeps_requests: bool = False, term: str = ""
+) -> Starlette:
     """Build the service. At its start it resumes the commit of sealed jobs.
 
     A store has at most one service; see :mod:`muster.volumes.service.serve`.
 
     :param keeps_requests: whether model servers may keep requests here, since something commits them.
+    :param term: what tells this service from another of the same store; see :mod:`muster.volumes.service.standby`.
     """
     journals, hearing = Journals(store), Hearing()
     committer = Committer(store, journals, hearing)
@@ -79,6 +82,7 @@ def create_app(store: FolderStore, *, keys: Sequence[bytes], keeps_requests: boo
         routes=[
             Route("/healthz", _healthy),
             Route(ALIVE, _healthy),
+            Route(TERM, lambda _: PlainTextResponse(term)),
             ByLastPart([bind(served) for part in parts for bind in part(served)]),
         ],
         lifespan=lifespan,

@@ -75,6 +75,8 @@ class ServiceLedger(_Client):
     spec = remote(Ledger.spec)
     status = remote(Ledger.status)
     statuses = remote(Ledger.statuses)
+    tally = remote(Ledger.tally)
+    note_tally = remote(Ledger.note_tally)
     log_bytes = remote(Ledger.log_bytes)
     jobs = remote(Ledger.jobs)
     _own = remote(Ledger.own)

@@ -154,6 +154,8 @@ class Committer:
         """Begin the commit of a job whose replicas have all sealed, once; call it within :meth:`alone`."""
         status = self._store.ledger.status(job_id)
         if not status.state.ended and job_id not in self._begun:
+            # its pods are done, and give back what they hold
+            self._store.ledger.note_tally(job_id, self._store.ledger.tally(job_id).ended(time.time()))
             self._store.ledger.update(replace(status, state=JobState.COMMITTING, reason="", verdict=None))
             self._begun.add(job_id)
             self._threads.submit(self.bring_to_end, job_id)

@@ -2,9 +2,9 @@
 
 One store has one service at a time: it holds the lock file ``service.lock`` in the store, and the kernel
 releases it with the process. A second service waits for the lock, and meanwhile passes requests on to the
-first, if both advertise an address (``--advertise``). (Where several machines mount the claim, and its
-file system does not share locks between them, the cluster must ensure this: a Deployment with the
-strategy Recreate, or a Lease.) The service may be killed at any moment; its end needs no work.
+first, if both advertise an address (``--advertise``). Where several machines mount the claim, its file system must
+share locks between them: a service that advertises an address refuses to serve beside another, and without it the
+cluster must ensure this, with the strategy Recreate. The service may be killed at any moment; its end needs no work.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import secrets
 import socket
 import sys
 from collections.abc import Sequence
@@ -21,14 +22,14 @@ from pathlib import Path
 import uvicorn
 from starlette.applications import Starlette
 
-from muster.core.errors import MusterError
+from muster.core.errors import MusterError, SpecError
 from muster.core.forking import end_at_sigterm
 from muster.core.locks import take
 from muster.core.settings import Settings
 from muster.volumes.folder import FolderStore
 from muster.volumes.service.app import create_app
 from muster.volumes.service.clients import ClientConnection, ClientConnections, most_connections
-from muster.volumes.service.standby import announce, stand_by
+from muster.volumes.service.standby import announce, end_when_replaced, stand_by, still_served
 from muster.volumes.service.tokens import TokenKind, operator_token, read_keys
 
 LOCK = "service.lock"
@@ -52,15 +53,16 @@ def main(arguments: Sequence[str]) -> int:
             )
             return 0
         store = FolderStore(asked.store, compare=Settings.load().compare)
-        lock, listening = _alone(store, asked)
+        term = secrets.token_hex(8)
+        lock, listening = _alone(store, asked, term)
     except (MusterError, OSError, OverflowError) as error:
         sys.stderr.write(f"the store service cannot start: {error}\n")
         return 2
     with listening, suppress(KeyboardInterrupt):
         _LOG.info("serving %s on %s:%d", store.layout.root, *listening.getsockname()[:2])
-        uvicorn.Server(configured(create_app(store, keys=keys, keeps_requests=asked.keep_requests))).run(
-            [listening]
-        )
+        uvicorn.Server(
+            configured(create_app(store, keys=keys, keeps_requests=asked.keep_requests, term=term))
+        ).run([listening])
     os.close(lock)
     return 0
 
@@ -107,7 +109,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _alone(store: FolderStore, asked: argparse.Namespace) -> tuple[int, socket.socket]:
+def _alone(store: FolderStore, asked: argparse.Namespace, term: str) -> tuple[int, socket.socket]:
     """Listen, and take the store's lock until the end of this process."""
     path = store.layout.root / LOCK
     lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -121,5 +123,14 @@ def _alone(store: FolderStore, asked: argparse.Namespace) -> tuple[int, socket.s
             stand_by(lock, listening)
     if listening is None:
         return lock, socket.create_server(where)
-    announce(lock, f"{asked.advertise}:{listening.getsockname()[1]}")
+    own = f"{asked.advertise}:{listening.getsockname()[1]}"
+    other = still_served(lock, own=own)
+    if other is not None:
+        raise SpecError(
+            f"the lock {path} was free, but the store service at {other} still serves this store: the file system of the "
+            "store does not share locks (flock) between nodes, or the lock file was replaced. Have one service "
+            "(store.replicas=1 in the chart), or a file system that shares locks, such as NFS 4 or CephFS"
+        )
+    announce(lock, own, term)
+    end_when_replaced(path, term)
     return lock, listening

@@ -2,18 +2,26 @@
 
 So both are ready for a cluster, which may send a request to either and stop either. The second one listens
 on the port that it will serve on, and serves as soon as it has the lock. The lock file holds the address of
-the first (:func:`announce`). The second one answers the probe of its own health itself: otherwise an upgrade
-would wait for it, while it waits for the one before it, which may be of a release that announces no address.
+the first and the term that it serves (:func:`announce`). The second one answers the probe of its own health
+itself: otherwise an upgrade would wait for it, while it waits for the one before it, which may be of a release
+that announces no address.
+
+A file system that does not share locks between nodes would let both serve. Two checks prevent that: a service that has
+taken the lock asks the announced address whether that term is still served (:func:`still_served`), and the one that
+serves ends when the lock file holds the term of another (:func:`end_when_replaced`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import http.client
+import logging
 import os
 import socket
 import threading
 from collections.abc import Callable, Coroutine
+from pathlib import Path
 from typing import Any
 
 from muster.core.keepalive import CONNECT_SECONDS, keep_alive
@@ -21,15 +29,60 @@ from muster.core.locks import take
 from muster.volumes.service.clients import HEAD_SECONDS, most_connections
 
 ALIVE = "/livez"  # of this process alone; all other requests are passed on
+TERM = "/term"  # the term of the process that serves
 _ALIVE = f"GET {ALIVE} ".encode()
 _CHUNK_BYTES = 64 << 10
-_LONGEST_ADDRESS_BYTES = 200
+_LONGEST_ANNOUNCEMENT_BYTES = 300
+_LOOK_SECONDS = 1.0
+
+_LOG = logging.getLogger(__name__)
 
 
-def announce(lock: int, address: str) -> None:
-    """Write this process's address, ``HOST:PORT``, into the lock file, which it holds."""
+def announce(lock: int, address: str, term: str) -> None:
+    """Write this process's address, ``HOST:PORT``, and its term into the lock file, which it holds."""
     os.ftruncate(lock, 0)
-    os.pwrite(lock, address.encode(), 0)
+    os.pwrite(lock, f"{address}\n{term}\n".encode(), 0)
+
+
+def still_served(lock: int, *, own: str) -> str | None:
+    """Return the announced address if the term of the lock file, which this process holds, is still served there.
+
+    :param own: this process's address: a service that was there before has ended.
+    """
+    address, term = _announced(lock)
+    host, _, port = address.rpartition(":")
+    if not host or not term or address == own:
+        return None
+    connection = http.client.HTTPConnection(host, int(port), timeout=CONNECT_SECONDS)
+    try:
+        connection.request("GET", TERM)
+        served = connection.getresponse().read(_LONGEST_ANNOUNCEMENT_BYTES).decode(errors="replace")
+    except (OSError, http.client.HTTPException):
+        return None
+    finally:
+        connection.close()
+    return address if served.strip() == term else None
+
+
+def end_when_replaced(path: Path, term: str) -> None:
+    """Start a thread that ends this process once the lock file holds the term of another service.
+
+    The file is opened for each look: NFS looks for the changes of other nodes when a file is opened.
+    """
+
+    def look() -> None:
+        pause = threading.Event()
+        while not pause.wait(_LOOK_SECONDS):
+            try:
+                found = path.read_text().split("\n")[1:2]
+            except OSError as error:
+                _LOG.warning("cannot read %s: %s", path, error)
+                continue
+            if found and found != [term]:
+                _LOG.critical("another store service took over this store: this one ends")
+                os._exit(1)
+
+    threading.Thread(target=look, name="term", daemon=True).start()
 
 
 def stand_by(lock: int, listening: socket.socket) -> None:
@@ -76,13 +129,19 @@ async def _pass_on(
                 writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\nConnection: close\r\n\r\nok\n")
                 await writer.drain()
                 return
-            host, _, port = os.pread(lock, _LONGEST_ADDRESS_BYTES, 0).decode().rpartition(":")
+            host, _, port = _announced(lock)[0].rpartition(":")
             opening = asyncio.open_connection(host, int(port))
             there, back = await asyncio.wait_for(opening, CONNECT_SECONDS)
             stack.callback(back.close)
             keep_alive(back.get_extra_info("socket"), small=False)
             back.write(first)
             await _first_end(_copy(reader, back), _copy(there, writer))
+
+
+def _announced(lock: int) -> tuple[str, str]:
+    """Return address and term of the lock file; empty where nothing is announced."""
+    address, _, term = os.pread(lock, _LONGEST_ANNOUNCEMENT_BYTES, 0).decode().partition("\n")
+    return address, term.strip()
 
 
 async def _first_end(*ways: Coroutine[Any, Any, None]) -> None:

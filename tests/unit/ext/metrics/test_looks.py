@@ -248,8 +248,8 @@ def test_model_servers_are_not_asked_for_counts() -> None:
 def test_each_drift_is_announced_once_and_nothing_that_is_measured_depends_on_it() -> None:
     now, announced = [STATUS], list[str]()
 
-    def announce(name: str, drift: str) -> None:
-        announced.append(f"{name}: {drift}")
+    def announce(name: str, message: str) -> None:
+        announced.append(message)
         raise SpecError("may not create events")
 
     some: Any = SimpleNamespace(
@@ -260,4 +260,5 @@ def test_each_drift_is_announced_once_and_nothing_that_is_measured_depends_on_it
     for status in (STATUS, STATUS, repaired, replace(STATUS, drift="r1 is gone")):
         now[:] = [status]
         assert list(drifts.look(some)) == list(sources.of_deployments([DeploymentSample(status=status)]))
-    assert announced == ["flights: its route was edited", "flights: r1 is gone"]
+    puts_back = "`muster deployments repair flights` puts it back: "
+    assert announced == [f"{puts_back}its route was edited", f"{puts_back}r1 is gone"]

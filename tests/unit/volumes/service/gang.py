@@ -7,6 +7,7 @@ from pathlib import Path
 
 import httpx
 from tests.unit.volumes.service.process import DAY_SECONDS, Service
+from tests.waiting import GUARD_SECONDS
 
 from muster.core.data import OutputTarget
 from muster.core.job import JobSpec, Role
@@ -40,7 +41,7 @@ class Gang:
 
     def __init__(self, service: Service, job_id: str, spec: JobSpec) -> None:
         self.service, self.job_id, self.spec = service, job_id, spec
-        with service.client() as store:
+        with service.client(patience_seconds=GUARD_SECONDS) as store:
             store.ledger.create(job_id, spec)
             self.submitted = self.attempt = store.stage(job_id).attempt
             store.equip(job_id, worker=WORKER)

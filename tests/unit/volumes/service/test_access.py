@@ -14,7 +14,7 @@ from muster.volumes.service.app import create_app
 from muster.volumes.service.client import ServiceStore
 from muster.volumes.service.tokens import TokenKind, job_token, operator_token
 
-OPEN = ("/healthz", "/livez")  # they say nothing but that the service is there
+OPEN = ("/healthz", "/livez", "/term")  # they say nothing but that the service is there, and which one
 _GONE = "/v1/jobs/{job_id}/attempts/{attempt}/replicas/{role}/{index}/gone"
 OF_JOBS = {"/v1/jobs/{job_id}/bundle", "lines", "seal", _GONE, "outlook"}
 

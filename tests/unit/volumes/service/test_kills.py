@@ -68,12 +68,12 @@ class Pod:
         return loads(Count, answer.content).count
 
 
-def work(service, folder, name, jobs):
+def work(service, folder, name, numbers):
     """What one person's Airflow does: jobs one after the other, a volume put in, lines of its own."""
     (folder / name).mkdir()
     (folder / name / "x").write_bytes(name.encode() * 1000)
     store = service.client(f"cache-{name}", patience_seconds=60)
-    for number in range(jobs):
+    for number in numbers:
         job_id = f"{name}-{number}"
         with Gang(
             service, job_id, make_spec(replicas=REPLICAS, outputs={"out": "shared", "own": name})
@@ -96,7 +96,7 @@ def soak(folder, *, people, jobs, mean_seconds):
 
     def person(name):
         try:
-            work(service, folder, name, jobs)
+            work(service, folder, name, range(jobs))
         except BaseException as error:
             failed.append(error)
             raise
@@ -112,16 +112,17 @@ def soak(folder, *, people, jobs, mean_seconds):
             service.start()
             kills += 1
         assert not failed
-        check(FolderStore(service.root), people, jobs)
+        check(FolderStore(service.root), *people * [jobs])
     return kills
 
 
-def check(store, people, jobs):
-    assert store.count("shared") == people * jobs
+def check(store, *jobs):
+    """:param jobs: how many each person ran."""
+    assert store.count("shared") == sum(jobs)
     assert store.check(deep=True).clean
-    for n in range(people):
-        assert (store.count(f"p{n}"), store.count(f"put-p{n}")) == (jobs, jobs)
-        for number in range(jobs):
+    for n, count in enumerate(jobs):
+        assert (store.count(f"p{n}"), store.count(f"put-p{n}")) == (count, count)
+        for number in range(count):
             status = store.ledger.status(f"p{n}-{number}")
             assert status.state is JobState.SUCCEEDED, status
             log = store.ledger.read(f"p{n}-{number}")[0].splitlines(keepends=True)

@@ -13,6 +13,7 @@ from tests.waiting import GUARD_SECONDS
 
 from muster.volumes.service import tokens
 from muster.volumes.service.client import ServiceStore
+from muster.volumes.service.serve import LOCK
 
 TOLD_TO_END = 128 + signal.SIGTERM
 
@@ -136,3 +137,55 @@ def test_a_second_service_that_is_reached_passes_on_to_the_first(tmp_path, key, 
             each.communicate()
         for store in stores:
             store.close()
+
+
+def advertised(folder, key, port):
+    return start("--store", folder / "store", "--key", key, "--port", port, "--advertise", "127.0.0.1")
+
+
+def ended(process):
+    """Its exit code, and what it wrote."""
+    _, wrote = process.communicate(timeout=GUARD_SECONDS)
+    return process.returncode, wrote
+
+
+@pytest.mark.slow
+def test_where_the_lock_is_not_shared_a_second_service_does_not_serve(tmp_path, key, free_ports):
+    """Another lock file is what a node sees whose file system does not share locks with the other nodes."""
+    first = advertised(tmp_path, key, free_ports[0])
+    try:
+        assert "serving" in first.stderr.readline()
+        lock = tmp_path / "store" / LOCK
+        content = lock.read_bytes()
+        lock.unlink()
+        lock.write_bytes(content)
+        code, wrote = ended(advertised(tmp_path, key, free_ports[1]))
+        assert code == 2
+        assert f"the store service at 127.0.0.1:{free_ports[0]} still serves this store" in wrote
+        assert "does not share locks (flock) between nodes" in wrote
+        assert first.poll() is None
+    finally:
+        first.kill()
+        first.communicate()
+
+
+@pytest.mark.slow
+def test_a_service_that_was_replaced_ends(tmp_path, key, free_ports):
+    """So one that was cut off from the claim, whose lock another took, accepts nothing when it is back."""
+    with advertised(tmp_path, key, free_ports[0]) as first:
+        try:
+            assert "serving" in first.stderr.readline()
+            (tmp_path / "store" / LOCK).write_text("10.0.0.9:8080\nanother\n")
+            code, wrote = ended(first)
+            assert code == 1
+            assert "another store service took over this store: this one ends" in wrote
+        finally:
+            first.kill()
+
+
+@pytest.mark.slow
+def test_a_service_that_begins_again_at_its_address_serves(tmp_path, key, free_ports):
+    for _ in range(2):
+        with advertised(tmp_path, key, free_ports[0]) as first:
+            assert "serving" in first.stderr.readline()
+            first.kill()

@@ -15,6 +15,8 @@ from tests.waiting import GUARD_SECONDS
 
 from muster.volumes.service.standby import announce, stand_by
 
+TERM = "0123456789abcdef"
+
 
 class First:
     """A service that holds the lock, and answers each connection with what it was asked, turned round."""
@@ -50,7 +52,7 @@ class First:
 @pytest.fixture
 def first(tmp_path: Path) -> Iterator[First]:
     made = First(tmp_path / "service.lock")
-    announce(made.lock, f"127.0.0.1:{made.listening.getsockname()[1]}")
+    announce(made.lock, f"127.0.0.1:{made.listening.getsockname()[1]}", TERM)
     yield made
     made.end()
 
@@ -103,9 +105,9 @@ def test_a_connection_ends_where_the_first_one_is_away(
 ) -> None:
     """So who asks does so again; nothing hangs."""
     port, _ = second
-    announce(first.lock, "127.0.0.1:1")
+    announce(first.lock, "127.0.0.1:1", TERM)
     assert ask(port, b"abc") == b""
-    announce(first.lock, "")  # of a release before, which says nothing
+    announce(first.lock, "", "")  # of a release before, which says nothing
     assert ask(port, b"abc") == b""
 
 

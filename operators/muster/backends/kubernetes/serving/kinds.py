@@ -15,6 +15,7 @@ from muster.backends.kubernetes.api.kinds import GATEWAY, INFERENCE_SERVICE, SEL
 from muster.backends.kubernetes.cluster.facts import Cluster
 from muster.backends.kubernetes.cluster.feasibility import check_place
 from muster.backends.kubernetes.serving import names
+from muster.backends.kubernetes.serving.made import noted
 from muster.backends.kubernetes.serving.server import PORT, WORKERS, Server, pod
 from muster.backends.kubernetes.site import ClusterSite, PlatformOwner
 from muster.core.deployment import DeploymentSpec
@@ -55,7 +56,7 @@ class ServingPlatform:
 
 
 def inference_service(server: Server) -> Document:
-    """Return the InferenceService of a revision. It is never edited: KServe may call an edited one ready that is not.
+    """Return the InferenceService of a revision. No release edits it: KServe may call an edited one ready that is not.
 
     With a fixed number of replicas there is no autoscaler, and all of them from the first moment.
     """
@@ -77,7 +78,7 @@ def inference_service(server: Server) -> Document:
         },
         **pod(server, container=CONTAINER),
     }
-    return INFERENCE_SERVICE.document(metadata, spec={"predictor": predictor})
+    return noted(INFERENCE_SERVICE.document(metadata, spec={"predictor": predictor}))
 
 
 def seldon_deployment(server: Server) -> Document:
@@ -112,7 +113,7 @@ def seldon_deployment(server: Server) -> Document:
         "graph": {"name": spec.name, "type": "MODEL", "children": []},
         "componentSpecs": [component],
     }
-    return SELDON_DEPLOYMENT.document(metadata, spec={"protocol": "v2", "predictors": [predictor]})
+    return noted(SELDON_DEPLOYMENT.document(metadata, spec={"protocol": "v2", "predictors": [predictor]}))
 
 
 def _notes(spec: DeploymentSpec) -> dict[str, str]:

@@ -15,6 +15,10 @@ NOTES = f"{labels.PREFIX}release"  # the annotation of a route that holds what i
 SHARES = f"{labels.PREFIX}shares"  # of a route: the shares as muster wrote them, percent by revision
 MODEL = f"{labels.PREFIX}model"
 SPEC = f"{labels.PREFIX}spec"  # a digest: what a revision was made of
+MADE = (
+    f"{labels.PREFIX}made"  # of a revision's object: image and command of each container as muster wrote them
+)
+PAUSED = f"{labels.PREFIX}paused"  # of a route: who wants it left as it is, and why
 CLUSTER_LOCAL = {"networking.kserve.io/visibility": "cluster-local"}  # KServe makes no route of its own then
 
 _LONGEST = 63  # a DNS label

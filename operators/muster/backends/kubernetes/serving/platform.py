@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from urllib.parse import urlsplit
 
@@ -14,18 +15,19 @@ from muster.backends.kubernetes.cluster.discovery import QUICK_SECONDS, Survey
 from muster.backends.kubernetes.serving import names
 from muster.backends.kubernetes.serving.gateway import Counters, Gateway
 from muster.backends.kubernetes.serving.kinds import check_platform, platform_of
+from muster.backends.kubernetes.serving.made import restored
 from muster.backends.kubernetes.serving.replicas import MetricsPage, Replicas
 from muster.backends.kubernetes.serving.revisions import ClusterRevisions, RevisionsSeen
-from muster.backends.kubernetes.serving.route import HISTORY, Notes, Route, drift, shared
+from muster.backends.kubernetes.serving.route import HISTORY, Notes, Route, drift, read_route, shared
 from muster.backends.kubernetes.serving.routes import Routes
 from muster.backends.kubernetes.serving.server import GRPC_PORT, archive
 from muster.backends.kubernetes.site import ClusterSite
-from muster.backends.releases.book import BookEntry, live_models, past_models, settle
+from muster.backends.releases.book import BookEntry, live_models, number, past_models, settle
 from muster.backends.releases.figures import if_known
 from muster.backends.releases.platform import Limits, Observed
 from muster.backends.releases.tokens import Tokens
 from muster.core.deployment import Answer, Counts, DeploymentSpec, SmokeRequest
-from muster.core.errors import Conflict, Corrupt, SpecError
+from muster.core.errors import Conflict, Corrupt, NotFound, SpecError
 from muster.core.wire import dumps
 from muster.volumes.protocols import LocalStore
 
@@ -65,6 +67,10 @@ class ClusterPlatform:
         self._routes = Routes(quick, site, clock=now, sleep=sleep)
         self._revisions = ClusterRevisions(quick, site, self._survey, maker=client, now=now, sleep=sleep)
         self._replicas = Replicas(quick)
+        self._remembered: dict[str, Document] | None = (
+            None  # each route, where this process keeps deployments
+        )
+        self._tokens: dict[str, Tokens] = {}
         page = site.gateway_metrics
         self._counters = Counters(self._replicas, Gateway(page, namespace=site.namespace) if page else None)
 
@@ -84,6 +90,7 @@ class ClusterPlatform:
             servers=platform_of(self._site).servers,
             only_whole="" if self._site.gateway else only_whole,
             history=HISTORY,
+            shared=True,
             no_log="" if self._open_spool else "there is no store service that takes requests: leave log out",
             no_grpc="" if self._site.separate_hosts or not self._site.gateway else no_host,
         )
@@ -186,7 +193,8 @@ class ClusterPlatform:
         if counts:
             pods = [pod for route in books for pod in self._revisions.pods_seen(route, seen)]
             pages = if_known(lambda: self._counters.pages(pods))
-        return [self._observed(route, seen, pages) for route in books]
+        lacking = self._revisions.lacking(books) if self._remembered is not None else []
+        return [self._observed(route, seen, pages, lacking) for route in books]
 
     def counts(self, book: Route) -> Mapping[str, Counts]:
         """Return what each revision answered, with what the Gateway answered in its place, if the site says where to read it.
@@ -200,9 +208,54 @@ class ClusterPlatform:
         pods: Sequence[Document] = self._revisions.answering(book.name, entry.name)
         return self._replicas.ask(pods, deployment=book.name, revision=entry.name, request=request)
 
-    def announce(self, name: str, drift: str) -> None:
+    def announce(self, name: str, message: str, *, mended: bool = False) -> None:
         """Make an Event of its route: ``kubectl get events``, ``kubectl describe``, and what forwards them."""
-        self._routes.announce(name, drift)
+        self._routes.announce(name, message, mended=mended)
+
+    def pause(self, name: str, why: str) -> None:
+        """Write down in an annotation of its route that it is left as it is, or is not."""
+        self._routes.pause(name, why)
+
+    def restore(self) -> Iterator[tuple[str, str]]:
+        """Make each route again that was deleted while its revisions stand, as it was at the look before.
+
+        Whoever retires a deployment takes its revisions away first. Its clients' tokens go with its route, and are made again, too.
+        """
+        standing = self._revisions.remember()
+        there = self._routes.documents()
+        before, self._remembered = self._remembered or {}, {}
+        for name, document in before.items():
+            if name in there or name not in standing or names.PAUSED in document["metadata"]["annotations"]:
+                continue
+            with suppress(Conflict):  # another process was first, or what was deleted is still there
+                there[name] = self._routes.restore(document)
+                yield name, "its route was deleted outside muster, and is made again as it was seen last"
+            self._remembered[name] = document
+        known: set[tuple[str, str]] = set()
+        for name, document in there.items():
+            try:
+                route = read_route(document, name=name, site=self._site)
+            except Corrupt:
+                continue
+            known |= {(name, entry.name) for entry in route.live}
+            self._remembered[name] = before[name] if route.drifted and name in before else restored(document)
+            if any(entry.spec.tokens for entry in route.live) and not route.paused:
+                yield from self._restore_tokens(name, document)
+        self._tokens = {name: tokens for name, tokens in self._tokens.items() if name in self._remembered}
+        self._revisions.forget(known)
+
+    def _restore_tokens(self, name: str, route: Document) -> Iterator[tuple[str, str]]:
+        """Make a deployment's tokens again that were deleted. Those that a person ended are gone from what is there."""
+        last = self._tokens.get(name)
+        if self._routes.has_tokens(name, route):
+            self._tokens[name] = self._routes.tokens(name)
+        elif last is not None:
+            again = replace(last, writes=last.writes + 1)
+            with suppress(Conflict, NotFound):  # what went with an earlier route is still there
+                self._tokens[name] = self._routes.change_tokens(
+                    name, lambda now: again if now == Tokens() else now
+                )
+                yield name, "the tokens of its clients were deleted outside muster, and are made again"
 
     def tokens(self, name: str) -> Tokens:
         """Return the tokens of a deployment's clients."""
@@ -221,12 +274,19 @@ class ClusterPlatform:
 
         :raises BackendError: something of what was deleted still exists.
         """
-        for entry in self._revisions.missing(book, self._revisions.look([book])):
-            self._revisions.make(entry)
-            yield f"{entry.name}: its {self._revisions.kind} is made again"
-        for entry in self._revisions.without_grpc_service(book):
-            self._revisions.make(entry)
-            yield f"{entry.name}: its Service for gRPC is made again"
+        seen, kind = self._revisions.look([book]), self._revisions.kind
+        missing = self._revisions.missing(book, seen)
+        for entry in missing:
+            self._make(entry)
+            yield f"{entry.name}: its {kind} is made again"
+        for name, what in self._revisions.edited(book, seen).items():
+            self._revisions.put_back(book, name, seen)
+            yield f"{name}: its {kind} is written as muster made it ({what})"
+        for (_, name), what in self._revisions.lacking([book]):
+            lacks = book.entry(name)
+            if lacks is not None and lacks not in missing:
+                self._make(lacks)
+                yield f"{name}: its {what} is made again"
         if not book.drifted:
             return
         given = book.shares if book.given is None else book.given
@@ -238,6 +298,14 @@ class ClusterPlatform:
         self._routes.await_taken_up(book.name)
         yield f"its route is written as muster left it: {shared(shares)}"
 
+    def _make(self, entry: BookEntry) -> None:
+        """Make what there is not of a revision, and take it away again where another process has ended the revision meanwhile."""
+        self._revisions.make(entry)
+        now = self._routes.find(entry.spec.name)
+        live = [one.name for one in now.live] if now else []
+        if entry.name not in live:
+            self._revisions.delete(entry.spec.name, upto=number(entry.name), but=live)
+
     def _answer(self, route: Route, shares: Mapping[str, int]) -> bool:
         """Whether every revision answers that gains a share by these."""
         silent = {one.name for one in self._revisions.statuses(route) if not one.ready}
@@ -245,17 +313,37 @@ class ClusterPlatform:
             percent and not route.shares.get(name) and name in silent for name, percent in shares.items()
         )
 
-    def _observed(self, route: Route, seen: RevisionsSeen, pages: Sequence[MetricsPage] | None) -> Observed:
+    def _observed(
+        self,
+        route: Route,
+        seen: RevisionsSeen,
+        pages: Sequence[MetricsPage] | None,
+        lacking: Sequence[tuple[tuple[str, str], str]],
+    ) -> Observed:
         revisions = self._revisions.statuses(route, seen)
         ready = {one.name for one in revisions if one.ready}
+        kind, outside = self._revisions.kind, "outside muster"
         missing = [entry.name for entry in self._revisions.missing(route, seen)]
+        lost = [
+            *(f"{name}'s {kind} is gone: it was deleted {outside}" for name in missing),
+            *(
+                f"{name}'s {kind} was edited {outside}: {what}"
+                for name, what in self._revisions.edited(route, seen).items()
+            ),
+            *(
+                f"{name}'s {what} is gone: it was deleted {outside}"
+                for (deployment, name), what in lacking
+                if deployment == route.name and name not in missing
+            ),
+        ]
         return Observed(
             url=self._url(route.name),
             grpc=self._grpc(route),
             answers=route.champion in ready and not (route.unsettled or route.lost),
             revisions=revisions,
             trouble=route.unsettled or route.broken,
-            drift=drift(route, missing, kind=self._revisions.kind),
+            drift=drift(route, lost),
+            paused=route.paused,
             counts=None if pages is None else if_known(lambda: self._counters.counted(route, pages)),
         )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from typing import TypeAlias
 
 from muster.backends.kubernetes.api import kinds
@@ -14,6 +14,7 @@ from muster.backends.kubernetes.api.kinds import Document, Kind, owned_by
 from muster.backends.kubernetes.cluster.discovery import Survey
 from muster.backends.kubernetes.cluster.facts import holds
 from muster.backends.kubernetes.labels import selector
+from muster.backends.kubernetes.serving import made as making
 from muster.backends.kubernetes.serving import names
 from muster.backends.kubernetes.serving.kinds import ServingPlatform, card_classes, platform_of
 from muster.backends.kubernetes.serving.route import Route
@@ -23,7 +24,7 @@ from muster.backends.kubernetes.site import ClusterSite
 from muster.backends.releases.book import BookEntry, number
 from muster.backends.releases.tokens import new_token
 from muster.core.deployment import Revision
-from muster.core.errors import BackendError, Conflict
+from muster.core.errors import BackendError, Conflict, Forbidden
 from muster.core.patience import Patience
 
 _SERVICE = "kubernetes.io/service-name"  # Kubernetes labels an EndpointSlice with it
@@ -55,6 +56,8 @@ class ClusterRevisions:
     maker: Client
     now: Callable[[], float]
     sleep: Callable[[float], None]
+    remembered: Mapping[Name, Document] = field(default_factory=dict)
+    """Each revision's object as it was seen last, in a process that keeps deployments: what was deleted is made like it."""
 
     @property
     def _platform(self) -> ServingPlatform:
@@ -79,7 +82,7 @@ class ClusterRevisions:
         :raises BackendError: what was there of it is being deleted, or another object has a name that it needs.
         """
         server = self._server(live)
-        document = self._platform.manifest(server)
+        document = self.remembered.get((live.spec.name, live.name)) or self._platform.manifest(server)
         try:
             made = self.maker.create(document)
         except Conflict:
@@ -117,21 +120,32 @@ class ClusterRevisions:
     def _has_grpc_service(self, live: BookEntry) -> bool:
         return bool(live.spec.grpc and self.site.gateway)
 
-    def without_grpc_service(self, route: Route) -> list[BookEntry]:
-        """Return the revisions of a route that answer gRPC, and of which the Service for it is gone."""
-        place, names_of = self.site.namespace, names.revision_name
-        return [
-            live
-            for live in route.live
-            if self._has_grpc_service(live)
-            and live.name in route.shares
-            and self.client.get(
-                kinds.SERVICE,
-                names.grpc_service_name(names_of(route.name, live.name, namespace=place)),
-                namespace=place,
-            )
-            is None
-        ]
+    def lacking(self, routes: Collection[Route]) -> list[tuple[Name, str]]:
+        """Return what goes with the named revisions of some routes and is gone; nothing where this account may not list it."""
+        if not routes:
+            return []
+        place = self.site.namespace
+        wanted = f"{names.DEPLOYMENT} in ({','.join(sorted(route.name for route in routes))})"
+        try:
+            there = {
+                (kind, each["metadata"]["name"])
+                for kind in (kinds.CONFIG_MAP, kinds.SERVICE)
+                for each in self.client.find(kind, namespace=place, labels=wanted, heads=True)
+            }
+        except Forbidden:  # the role of a release before
+            return []
+        found: list[tuple[Name, str]] = []
+        for route in routes:
+            for live in _named(route):
+                called = names.revision_name(route.name, live.name, namespace=place)
+                if (kinds.CONFIG_MAP, called) not in there:
+                    found.append(((route.name, live.name), "ConfigMap"))
+                if (
+                    self._has_grpc_service(live)
+                    and (kinds.SERVICE, names.grpc_service_name(called)) not in there
+                ):
+                    found.append(((route.name, live.name), "Service for gRPC"))
+        return found
 
     @property
     def kind(self) -> str:
@@ -140,10 +154,33 @@ class ClusterRevisions:
 
     def missing(self, route: Route, seen: RevisionsSeen) -> list[BookEntry]:
         """Return the revisions that a route gives traffic to or keeps, and of which the one object is gone."""
-        named = {*route.shares, *(route.given or ())}
-        return [
-            live for live in route.live if live.name in named and seen[route.name, live.name].service is None
-        ]
+        return [live for live in _named(route) if seen[route.name, live.name].service is None]
+
+    def edited(self, route: Route, seen: RevisionsSeen) -> dict[str, str]:
+        """Return what of the one object of each named revision is not as muster made it, by the revision."""
+        objects = {live.name: seen[route.name, live.name].service for live in _named(route)}
+        found = {name: making.edited(service) for name, service in objects.items() if service}
+        return {name: what for name, what in found.items() if what}
+
+    def put_back(self, route: Route, name: str, seen: RevisionsSeen) -> None:
+        """Write an edited object as it was made; its platform rolls its pods. :raises Conflict: it has changed since."""
+        service = seen[route.name, name].service
+        assert service is not None
+        kind, version = self._platform.kind, service["metadata"]["resourceVersion"]
+        change = {"metadata": {"resourceVersion": version}, "spec": making.restored(service)["spec"]}
+        self.maker.patch(kind, service["metadata"]["name"], change, namespace=self.site.namespace)
+
+    def remember(self) -> set[str]:
+        """Keep each revision's object in mind as it is; return the deployments that have one that stays."""
+        found = self.client.find(self._platform.kind, namespace=self.site.namespace, labels=names.REVISION)
+        standing = [each for each in found if not each["metadata"].get("deletionTimestamp")]
+        of = {_name_of(each): making.restored(each) for each in standing}
+        self.remembered = {**self.remembered, **of}
+        return {deployment for deployment, _ in of}
+
+    def forget(self, known: Collection[Name]) -> None:
+        """Keep in mind what is known alone."""
+        self.remembered = {name: document for name, document in self.remembered.items() if name in known}
 
     def look(self, routes: Iterable[Route]) -> RevisionsSeen:
         """Return the objects of every revision of some routes."""
@@ -277,11 +314,21 @@ def _look(client: Client, revisions: Collection[Name], *, kind: Kind, namespace:
     for each, documents in listed.items():
         for document in documents:
             labels = document["metadata"]["labels"]
-            own = (labels.get(names.DEPLOYMENT, ""), labels.get(names.REVISION, ""))
-            of = services[labels[_SERVICE]] if each is kinds.ENDPOINT_SLICE else own
+            of = services[labels[_SERVICE]] if each is kinds.ENDPOINT_SLICE else _name_of(document)
             if of in found:
                 found[of].setdefault(each, []).append(document)
     return {name: _objects(kind, own) for name, own in found.items()}
+
+
+def _name_of(document: Document) -> Name:
+    labels = document["metadata"]["labels"]
+    return labels.get(names.DEPLOYMENT, ""), labels.get(names.REVISION, "")
+
+
+def _named(route: Route) -> list[BookEntry]:
+    """The revisions that a route gives traffic to or keeps."""
+    named = {*route.shares, *(route.given or ())}
+    return [live for live in route.live if live.name in named]
 
 
 def _objects(kind: Kind, found: Mapping[Kind, list[Document]]) -> RevisionObjects:

@@ -62,6 +62,7 @@ class Route(Book):
     :param lost: which edit may keep users away; empty where there is none.
     :param beside: which edits keep no user away by themselves.
     :param given: the shares as muster wrote them last; None where no release of muster wrote them down.
+    :param paused: who wants it left as it is, and why; empty where muster keeps it.
     :param version: of the object; None where there is none yet.
     :param unsettled: why it may not be in force yet; empty where the Gateway has taken it up.
     :param broken: what of it the Gateway cannot do.
@@ -72,6 +73,7 @@ class Route(Book):
     lost: str = ""
     beside: tuple[str, ...] = ()
     given: Mapping[str, int] | None = None
+    paused: str = ""
     version: str | None = None
     unsettled: str = ""
     broken: str = ""
@@ -98,12 +100,12 @@ class Route(Book):
         return bool(self.lost or self.foreign or self.beside or self.edited)
 
 
-def drift(route: Route, missing: Collection[str], *, kind: str) -> str:
+def drift(route: Route, lost: Collection[str]) -> str:
     """Return what was edited or deleted outside muster, and the command that restores it; empty if nothing was.
 
-    :param missing: revisions whose object is gone. :param kind: of such an object.
+    :param lost: what is so of the objects of its revisions.
     """
-    found = [*_edits(route), *(f"{name}'s {kind} is gone: it was deleted outside muster" for name in missing)]
+    found = [*_edits(route), *lost]
     if not found:
         return ""
     if route.lost:
@@ -199,6 +201,7 @@ def read_route(document: Document, *, name: str, site: ClusterSite, spoiled: Not
         shares=shares,
         foreign=foreign,
         given=_given((metadata.get("annotations") or {}).get(names.SHARES)),
+        paused=str((metadata.get("annotations") or {}).get(names.PAUSED) or ""),
         version=metadata["resourceVersion"],
         token=_token(document),
         unsettled=unsettled,

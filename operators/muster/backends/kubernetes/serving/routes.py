@@ -119,8 +119,25 @@ class Routes:
             return read_route(made, name=route.name, site=self.site)
         return self._insisting(counted, self._written)
 
-    def announce(self, name: str, drift: str) -> None:
-        """Make an Event that warns of a drift of this route, as :func:`.route.drift` tells it."""
+    def documents(self) -> dict[str, Document]:
+        """Return every deployment's route as the API server has it, by name."""
+        return {_whose(each): each for each in self._listed(names.DEPLOYMENT) if _stays(each)}
+
+    def restore(self, document: Document) -> Document:
+        """Make a route that was deleted, and return it. :raises Conflict: there is one."""
+        return self.client.create(document)
+
+    def has_tokens(self, name: str, route: Document) -> bool:
+        """Whether the tokens that go with this route are there."""
+        return self._tokens_of(name, route) is not None
+
+    def pause(self, name: str, why: str) -> None:
+        """Write down that a route is left as it is, with a reason, or is not. :raises NotFound: there is none."""
+        change = {"metadata": {"annotations": {names.PAUSED: why or None}}}
+        self.client.patch(self._kind, names.route_name(name), change, namespace=self.site.namespace)
+
+    def announce(self, name: str, message: str, *, mended: bool) -> None:
+        """Make an Event of this route: a warning that it drifted, or that it was mended."""
         found = self.client.get(self._kind, names.route_name(name), namespace=self.site.namespace)
         if found is None:
             return
@@ -129,9 +146,9 @@ class Routes:
         event = EVENT.document(
             {"name": f"{about['name']}.{now:%Y%m%d%H%M%S%f}", "namespace": about["namespace"]},
             involvedObject={"apiVersion": self._kind.api_version, "kind": self._kind.name, **about},
-            type="Warning",
-            reason="DeploymentDrifted",
-            message=f"`muster deployments repair {name}` puts it back: {drift}"[:_MESSAGE_CHARACTERS],
+            type="Normal" if mended else "Warning",
+            reason="DeploymentMended" if mended else "DeploymentDrifted",
+            message=message[:_MESSAGE_CHARACTERS],
             source={"component": "muster"},
             **dict.fromkeys(("firstTimestamp", "lastTimestamp"), now.strftime("%Y-%m-%dT%H:%M:%SZ")),
         )

@@ -4,6 +4,7 @@
 
     HOME/deployments/NAME/state.json    host, port, book, every revision so far: a DeploymentState
                           tokens.json   of the clients, for their owner's eyes: a Tokens
+                          paused        why it is not brought up again by itself; mostly there is none
                           keeper.json   who keeps it: pid, boot id, start time
                           locks/HEX/    the lock and recipe of each image that serves or did
                           models/HEX/   the models, where their store is not on this machine
@@ -150,6 +151,22 @@ class DeploymentFolder:
         with self._writing(self._tokens):
             write_whole(self._tokens, dumps(tokens), mode=0o600)
         return tokens
+
+    def paused(self) -> str:
+        """Return why it is not brought up again by itself; empty where it is."""
+        try:
+            return (self.path / "paused").read_text(encoding="utf-8", errors="replace")
+        except FileNotFoundError:
+            return ""
+
+    def pause(self, why: str) -> None:
+        """Write down why it is not to be brought up again by itself; an empty reason ends that."""
+        path = self.path / "paused"
+        with self._writing(path):
+            if why:
+                write_whole(path, why)
+            else:
+                path.unlink(missing_ok=True)
 
     def tokens_stamp(self) -> int:
         """Return a number that changes when the tokens are written; 0 where there are none."""

@@ -235,8 +235,16 @@ class LocalPlatform:
         tokens = self._folder(state.name).tokens()
         return {KEY: tokens.key} if tokens else {}
 
-    def announce(self, name: str, drift: str) -> None:
+    def announce(self, name: str, message: str, *, mended: bool = False) -> None:
         """Do nothing: a machine has no Events."""
+
+    def pause(self, name: str, why: str) -> None:
+        """Write it into a file of the deployment's folder."""
+        self._folder(name).pause(why)
+
+    def restore(self) -> tuple[tuple[str, str], ...]:
+        """Do nothing: whoever deletes a deployment's files deletes the deployment."""
+        return ()
 
     def repair(self, book: LocalBook) -> tuple[str, ...]:
         """Bring a keeper up where it is gone, and with it the servers of all live revisions."""
@@ -264,6 +272,7 @@ class LocalPlatform:
             resumable=frozenset(one.name for one in book.state.live if one.ready and not book.alive),
             trouble=state.reason,
             drift=drift,
+            paused=self._folder(book.name).paused(),
             counts=if_known(lambda: self.counts(book)) if counts else None,
         )
 

@@ -87,6 +87,8 @@ class ServingCluster(FakeCluster):
     def _answer(self, verb: str, kind: Kind, name: str | None, asked: Asked) -> Answer:
         if verb == "patch" and asked.headers["Content-Type"].startswith("application/apply-patch"):
             return self._applied(kind, str(name), asked.body)
+        if verb == "patch" and asked.headers["Content-Type"].startswith("application/merge-patch"):
+            return self._merged(kind, str(name), asked.body)
         if verb == "delete" and (stale := self._stale(kind, str(name), asked.body)):
             return stale
         answer = super()._answer(verb, kind, name, asked)
@@ -101,6 +103,21 @@ class ServingCluster(FakeCluster):
         if wanted is None or found is None or found["metadata"]["resourceVersion"] == wanted:
             return None
         return status(409, "Conflict", "the ResourceVersion in the precondition does not match")
+
+    def _merged(self, kind: Kind, name: str, change: Document) -> Answer:
+        found = self.objects.get((kind.plural, name))
+        if found is None:
+            return status(404, "NotFound", f"{kind.resource} {name!r} not found", name=name, kind=kind.plural)
+        version = change["metadata"].get("resourceVersion")
+        if version not in (None, found["metadata"]["resourceVersion"]):
+            return status(409, "Conflict", "the object has been modified")
+        annotations = {
+            **found["metadata"].get("annotations", {}),
+            **change["metadata"].get("annotations", {}),
+        }
+        kept = {key: value for key, value in annotations.items() if value is not None}
+        self._write(kind, found, {**found, **change, "metadata": {"annotations": kept}})
+        return Answer(body=self.objects[kind.plural, name])
 
     def _applied(self, kind: Kind, name: str, body: Document) -> Answer:
         found = self.objects.get((kind.plural, name))

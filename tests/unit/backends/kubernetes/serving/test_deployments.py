@@ -395,7 +395,7 @@ class TestRepair:
         assert named_commands(status.drift) == ["muster deployments repair lines"]
         deployments.platform.announce("lines", status.drift)
         (event,) = there.cluster.all(EVENT)
-        assert event["message"] == f"`muster deployments repair lines` puts it back: {status.drift}"
+        assert (event["reason"], event["message"]) == ("DeploymentDrifted", status.drift)
         assert event["involvedObject"]["uid"] == there.route()["metadata"]["uid"]
         assert list(manual.repair(deployments, "lines")) == [
             "its route is written as muster left it: r2 100 %, r1 kept"

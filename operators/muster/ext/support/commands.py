@@ -1,0 +1,185 @@
+"""``muster support-bundle``: one file with what a person needs who helps from afar, without secrets."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import sys
+import tarfile
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+from functools import partial
+from importlib.metadata import distributions
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from muster.cli.command import example, open_place
+from muster.cli.doctor import all_checks
+from muster.cli.jobs import find_newest
+from muster.cli.leftovers import room_of
+from muster.cli.screen import Table, note, size
+from muster.core.errors import MusterError, SpecError
+from muster.core.settings import Settings
+from muster.core.status import JobState
+from muster.core.wire import plain
+from muster.ext.support.blanking import blanked, known, without_values
+
+if TYPE_CHECKING:
+    from muster.backends.place import Place
+
+FILE_BYTES, WHOLE_BYTES = 2 << 20, 50 << 20
+_UNITS = {"m": 60, "h": 3600, "d": 86_400}
+_LOG_LINES, _JOBS, _LOGS = 200, 500, 100
+_README = """What muster knows of itself, for a person who helps. Made by `muster support-bundle`; index.txt says what each file is.
+Secrets are blanked as ***: values of variables, of settings that sound like a secret, and passwords in addresses. Read it before
+you send it: names of Dags, volumes, hosts and people are as they are, and so is what your code printed.
+"""
+
+
+def support_bundle(
+    file: Annotated[
+        Path | None, typer.Argument(metavar="[FILE]", help="Default: muster-support-DATE.tar.gz.")
+    ] = None,
+    *,
+    since: Annotated[str, typer.Option(help="How far back jobs go: 90m, 24h, 7d.")] = "24h",
+    run: Annotated[str | None, typer.Option(metavar="RUN", help="Only jobs of this run.")] = None,
+    job: Annotated[str | None, typer.Option(metavar="JOB", help="Only this job, with its log.")] = None,
+    deployment: Annotated[str | None, typer.Option(metavar="NAME", help="Only this deployment.")] = None,
+) -> None:
+    """Collect what helps another person into one file, no secrets.
+
+    It holds the doctor's answers, versions of packages, settings, the state of the store, jobs with their verdicts, the last 200
+    lines of failed ones, deployments, and on a cluster muster's objects and events without Secrets: at most 50 MiB. What cannot be
+    read is named in it. Look at it before you send it.
+    """
+    found = re.fullmatch(r"(\d{1,6})([mhd])", since)
+    if found is None:
+        raise SpecError(f"--since is {since!r:.40}: expected a number with m, h or d, such as 24h")
+    settings, after = Settings.load(), time.time() - int(found[1]) * _UNITS[found[2]]
+    masking, place = known(settings), open_place()
+    path = file or Path(time.strftime("muster-support-%Y%m%d-%H%M%S.tar.gz"))
+    try:
+        path.touch(mode=0o600, exist_ok=False)
+        bundle = tarfile.open(path, "w:gz")  # noqa: SIM115 closed below
+    except OSError as error:
+        raise SpecError(f"{path} cannot be written ({error.strerror}): name another file") from error
+    table, index, whole = Table(["file", ">size", "what"]), list[str](), 0
+    parts: list[tuple[str, str, Callable[[], Any]]] = [
+        ("README.txt", "what this is", lambda: _README),
+        *_parts(settings, place, after=after, run=run, job=job, deployment=deployment),
+        ("index.txt", "this list", lambda: "\n".join([*index, ""])),
+    ]
+    with closing(bundle):
+        for name, about, collect in parts:
+            try:
+                made = collect()
+            except (MusterError, OSError) as error:
+                made = f"cannot be read: {error}\n"
+            if isinstance(made, str):
+                text = blanked(made, masking)
+            else:
+                text = json.dumps(without_values(plain(made), masking), indent=1, default=str)
+            data = text.encode(errors="replace")
+            if len(data) > FILE_BYTES:
+                data = b"(cut: the end of a longer file)\n" + data[-FILE_BYTES:]
+            if whole + len(data) > WHOLE_BYTES:
+                data = b"left out: the bundle would be larger than 50 MiB\n"
+            whole += len(data)
+            entry = tarfile.TarInfo(f"muster-support/{name}")
+            entry.size, entry.mtime, entry.mode = len(data), int(time.time()), 0o600
+            bundle.addfile(entry, io.BytesIO(data))
+            table.add(name, size(len(data)), about)
+            index.append(f"{name:40} {len(data):>10}  {about}")
+    table.show(empty="nothing was collected")
+    note(f"{path} is written, {size(path.stat().st_size)}: read it before you send it")
+
+
+def _parts(
+    settings: Settings,
+    place: Place,
+    *,
+    after: float,
+    run: str | None,
+    job: str | None,
+    deployment: str | None,
+) -> Iterator[tuple[str, str, Callable[[], Any]]]:
+    """Yield each file's name, what it is, and what collects it."""
+    yield "doctor.json", "what muster doctor found", lambda: list(all_checks(settings))
+    yield "packages.txt", "Python, and the version of each package", _packages
+    yield "settings.json", "where muster's folders are, and its switches", lambda: settings
+    for path in (settings.cluster, settings.home / "up" / "own.cfg"):
+        if path is not None and path.is_file():
+            yield path.name, "settings, as they are written down", partial(path.read_text, encoding="utf-8")
+    yield "store.json", "volumes, room, upkeep, and what a quick check found", lambda: _store(place)
+    if deployment is None:
+        try:
+            ids = _chosen(place, after=after, run=run, job=job)
+            failed = [
+                each.job_id for each in place.store.ledger.statuses(ids) if each.state is JobState.FAILED
+            ]
+        except (MusterError, OSError):  # jobs.json says why
+            ids = failed = []
+        yield "jobs.json", "status, verdict and spec of each job", lambda: _jobs(place, ids)
+        for job_id in ids if job else failed[:_LOGS]:
+            yield f"logs/{job_id}.log", f"the last {_LOG_LINES} lines", partial(_log, place, job_id)
+    if job is None and run is None:
+        names = None if deployment is None else [deployment]
+        yield "deployments.json", "revisions, shares and figures", lambda: place.deployments.look_at(names)
+    for name, collect in place.evidence():
+        yield f"place/{name}.json", "objects of the cluster, without values of variables", collect
+
+
+def _packages() -> str:
+    found = sorted(f"{each.metadata['Name']}=={each.version}" for each in distributions())
+    return "\n".join([f"Python {sys.version}", sys.platform, *found, ""])
+
+
+def _store(place: Place) -> Mapping[str, Any]:
+    store = place.store
+    return {
+        "volumes": {name: store.count(name) for name in store.volumes()},
+        "jobs": len(store.ledger.jobs()),
+        "room": room_of(store),
+        "upkeep": store.upkept(),
+        "check": store.check(),
+    }
+
+
+def _chosen(place: Place, *, after: float, run: str | None, job: str | None) -> list[str]:
+    """Return the wanted jobs, newest first."""
+    ledger = place.store.ledger
+    if job is not None:
+        return [find_newest(ledger, job)]
+    if run is not None:
+        return list(ledger.origins(run_id=run))[::-1][:_JOBS]
+    found = ledger.statuses(ledger.jobs()[::-1][:_JOBS])
+    return [each.job_id for each in found if max(each.submitted, each.ended or 0) >= after]
+
+
+def _jobs(place: Place, job_ids: list[str]) -> list[Mapping[str, Any]]:
+    ledger = place.store.ledger
+    specs = ledger.specs(job_ids)
+    return [{"status": each, "spec": specs.get(each.job_id)} for each in ledger.statuses(job_ids)]
+
+
+def _log(place: Place, job_id: str) -> str:
+    """The end of a log, read in pieces."""
+    last, end, rest = deque[bytes](maxlen=_LOG_LINES), -1, b""
+    data, after = place.store.ledger.read(job_id, after=0)
+    while after != end:
+        *lines, rest = (rest + data).split(b"\n")
+        last.extend(lines)
+        end = after
+        data, after = place.store.ledger.read(job_id, after=end)
+    return b"\n".join([*last, rest]).decode(errors="replace")
+
+
+def add(groups: Mapping[str, typer.Typer]) -> None:
+    """Add the command of this extension to those of ``muster``."""
+    lines = ("muster support-bundle", "muster support-bundle flights.tar.gz --job flights-train")
+    groups[""].command("support-bundle", epilog=example(*lines))(support_bundle)

@@ -1,0 +1,161 @@
+"""``muster usage``: who held GPUs and CPUs, and what was made of them."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from muster.cli.command import Json, example, open_deployments, open_store
+from muster.cli.screen import Table, emit, note, safe, say
+from muster.core.address import SCHEME, Address, Select
+from muster.core.wire import plain
+
+if TYPE_CHECKING:
+    from muster.ext.usage.table import UsageRow
+    from muster.volumes.protocols import LocalStore
+
+_SPAN = re.compile(r"(\d{1,6})([dh])")
+_SECONDS = {"d": 86_400.0, "h": 3_600.0}
+
+
+def usage(
+    version: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[VERSION]",
+            help="Only the jobs of its lineage: that made it, or what it was made from. Such as flights/model@7.",
+        ),
+    ] = None,
+    *,
+    by: Annotated[
+        str | None,
+        typer.Option(
+            help="One or more of dag, task, team, user, class, state, volume, model, with commas; by default dag. "
+            "A model is a version that a deployment serves, with its lineage."
+        ),
+    ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option(
+            help="Such as 30d, 12h or 2026-11-01: what was held before does not count. By default 30d; of models all."
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Show the GPU- and CPU-hours that jobs held, used and wasted.
+
+    The most wasted are first. Held is what was asked for, times the time in which the gang had it; wasted is what is left of that without what was used.
+    Jobs that go on count until now. The log goes back 400 days, also for jobs whose own folders are deleted.
+    """
+    from muster.ext.usage.service import ask
+    from muster.ext.usage.table import COLUMNS, Question, total
+
+    columns = tuple(
+        dict.fromkeys(name.strip() for name in (by or ("model" if version else "dag")).split(","))
+    )
+    for name in columns:
+        if name not in COLUMNS:
+            known = ", ".join(COLUMNS)
+            raise typer.BadParameter(
+                f"{name!r} is no column of usage: name one or more of {known}", param_hint="--by"
+            )
+    every = version is not None or "model" in columns
+    begin = _since(since if since is not None else "" if every else "30d", now=time.time())
+    store = open_store()
+    models = {}
+    if version is not None:
+        models = {_exact(version, store): version.removeprefix(SCHEME)}
+    elif "model" in columns:
+        models = _deployed()
+    found = ask(store, Question(by=columns, since=begin, models=models))
+    if as_json:
+        rows = [{**dict(zip(columns, row.keys, strict=True)), **_numbers(row)} for row in found.rows]
+        emit({"by": columns, "since": begin, "rows": rows})
+        return
+    if "model" in columns and not models:
+        note("no deployment serves a model: name a version, such as muster usage flights/model@7")
+        return
+    _show(columns, found.rows)
+    whole = total(found.rows)
+    if version is not None:
+        say(f"{safe(version.removeprefix(SCHEME))} cost {_cost(whole)}")
+    if whole.gpu_hours_unmeasured or whole.cpu_hours_unmeasured:
+        note(
+            f"not measured, so neither used nor wasted: {_hours(whole.gpu_hours_unmeasured)} GPU-hours, "
+            f"{_hours(whole.cpu_hours_unmeasured)} CPU-hours"
+        )
+
+
+def _show(columns: tuple[str, ...], rows: tuple[UsageRow, ...]) -> None:
+    shown = Table([*columns, ">jobs", ">GPU-hours", ">used", ">wasted", ">CPU-hours", ">used", ">wasted"])
+    for row in rows:
+        gpus = (row.gpu_hours_held, row.gpu_hours_used, row.gpu_hours_wasted)
+        cpus = (row.cpu_hours_held, row.cpu_hours_used, row.cpu_hours_wasted)
+        shown.add(*row.keys, row.jobs, *map(_hours, (*gpus, *cpus)))
+    shown.show(empty="no job held anything in this time")
+
+
+def _numbers(row: UsageRow) -> dict[str, float]:
+    return {name: value for name, value in plain(row).items() if name != "keys"}
+
+
+def _cost(whole: UsageRow) -> str:
+    if whole.gpu_hours_held:
+        return f"{_hours(whole.gpu_hours_held)} GPU-hours, {_hours(whole.gpu_hours_wasted)} wasted"
+    return f"{_hours(whole.cpu_hours_held)} CPU-hours, {_hours(whole.cpu_hours_wasted)} wasted"
+
+
+def _hours(hours: float) -> str:
+    return f"{hours:,.0f}" if hours >= 10 else f"{hours:.2f}"
+
+
+def _since(text: str, *, now: float) -> float:
+    if not text:
+        return 0.0
+    span = _SPAN.fullmatch(text)
+    if span:
+        return now - int(span[1]) * _SECONDS[span[2]]
+    try:
+        return datetime.fromisoformat(text).astimezone().timestamp()
+    except (ValueError, OverflowError) as error:
+        raise typer.BadParameter(
+            f"{text!r} is no time: write days as 30d, hours as 12h, or a date as 2026-11-01",
+            param_hint="--since",
+        ) from error
+
+
+def _exact(version: str, store: LocalStore) -> str:
+    """Return a version's address with its number; that of one which gc deleted has to have it."""
+    address = Address.parse(version)
+    if address.select is Select.NUMBER:
+        return f"{SCHEME}{address.volume}@{address.value}"
+    return store.resolve(version)[-1].address
+
+
+def _deployed() -> dict[str, str]:
+    """Return what serves now, by its address."""
+    found: dict[str, str] = {}
+    for sample in open_deployments().look_at(counts=False):
+        for revision in sample.status.revisions:
+            if revision.percent:
+                name = f"{sample.status.name} ({revision.model.address.removeprefix(SCHEME)})"
+                found[revision.model.address] = name
+    return found
+
+
+def add(groups: Mapping[str, typer.Typer]) -> None:
+    """Add the commands of this extension to those of ``muster``."""
+    groups[""].command(
+        "usage",
+        epilog=example(
+            "muster usage",
+            "muster usage --by team,user --since 7d",
+            "muster usage --by model",
+            "muster usage flights/model@7",
+        ),
+    )(usage)

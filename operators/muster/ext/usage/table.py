@@ -1,0 +1,146 @@
+"""Adds up the lines of the log: who held how many GPU- and CPU-hours, and what was made of them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from operator import add
+
+from muster.core.address import SCHEME
+from muster.ext.usage.log import Line
+
+_HOUR_SECONDS = 3600.0
+_NONE = "-"
+
+
+@dataclass(frozen=True, kw_only=True)
+class UsageRow:
+    """What some jobs held, in hours of one card or one core.
+
+    Held is asked times time, and is used, wasted or not measured. A job that used more CPU than it asked for has wasted none.
+
+    :param keys: the value of each column that the table was asked by.
+    """
+
+    keys: tuple[str, ...]
+    jobs: int
+    gpu_hours_held: float
+    gpu_hours_used: float
+    gpu_hours_wasted: float
+    gpu_hours_unmeasured: float
+    cpu_hours_held: float
+    cpu_hours_used: float
+    cpu_hours_wasted: float
+    cpu_hours_unmeasured: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """What a table is asked for.
+
+    :param by: columns of :data:`COLUMNS`, one or more.
+    :param since: seconds since the epoch; what was held before does not count.
+    :param models: by its address what each version is called. Where there are some, only the jobs count that one of these was
+        made by, or from: all of its lineage, as far as the log goes back.
+    """
+
+    by: tuple[str, ...]
+    since: float
+    models: Mapping[str, str] = field(default_factory=dict)
+
+
+def _volumes(line: Line) -> tuple[str, ...]:
+    names = (address.removeprefix(SCHEME).rpartition("@")[0] for address in line.made)
+    return tuple(dict.fromkeys(names)) or (_NONE,)
+
+
+COLUMNS: Mapping[str, Callable[[Line], Collection[str]]] = {
+    "dag": lambda line: (line.dag or _NONE,),
+    "task": lambda line: (line.task or _NONE,),
+    "team": lambda line: (line.team or _NONE,),
+    "user": lambda line: (line.user or _NONE,),
+    "class": lambda line: (line.gpu_class or "cpu",),
+    "state": lambda line: (line.state,),
+    "volume": _volumes,
+    "model": lambda _: (),  # of those that were asked for
+}
+"""The values that a job has in each column."""
+
+
+def usage(lines: Sequence[Line], question: Question, *, now: float) -> list[UsageRow]:
+    """Return a row for each value, the most wasted first.
+
+    A job that made versions of several volumes counts for each of these in equal parts. One that several models were made from
+    counts for each of them whole.
+    """
+    models = _lineages(lines, question.models)
+    sums: dict[tuple[str, ...], tuple[float, ...]] = {}
+    for line in lines:
+        mine = models.get(line.job_id, ())
+        if question.models and not mine:
+            continue
+        numbers = (1.0, *_hours(line, since=question.since, now=now))
+        values = [mine if column == "model" else COLUMNS[column](line) for column in question.by]
+        if "volume" in question.by:
+            share = len(values[question.by.index("volume")])
+            numbers = (1.0, *(each / share for each in numbers[1:]))
+        for keys in product(*values):
+            before = sums.get(keys)
+            sums[keys] = numbers if before is None else tuple(map(add, before, numbers))
+    rows = [_row(keys, total) for keys, total in sums.items()]
+    return sorted(rows, key=lambda row: (-row.gpu_hours_wasted, -row.cpu_hours_wasted, row.keys))
+
+
+def total(rows: Iterable[UsageRow]) -> UsageRow:
+    """Return the sum of some rows."""
+    rows = list(rows)
+    return _row((), [sum(column) for column in zip(*map(_numbers, rows), strict=True)] or [0.0] * 9)
+
+
+def _numbers(row: UsageRow) -> Iterator[float]:
+    return (value for name, value in vars(row).items() if name != "keys")
+
+
+def _row(keys: tuple[str, ...], numbers: Sequence[float]) -> UsageRow:
+    names = [name for name in UsageRow.__dataclass_fields__ if name != "keys"]
+    values = {name: round(value, 4) for name, value in zip(names, numbers, strict=True)}
+    return UsageRow(keys=keys, **values | {"jobs": int(numbers[0])})  # type: ignore[arg-type]
+
+
+def _hours(line: Line, *, since: float, now: float) -> tuple[float, ...]:
+    """Return held, used, wasted and unmeasured hours of cards, and then of cores."""
+    replicas, cards = 0.0, 0.0
+    for begun, ended, count, gpus in line.held:
+        seconds = max(0.0, min(ended, now) - max(begun, since))
+        replicas += seconds * count
+        cards += seconds * gpus
+    return (
+        *_parts(cards, 1.0, line.gpu_share),
+        *_parts(replicas, line.cpus, line.cpu_share),
+    )
+
+
+def _parts(seconds: float, asked: float, used: float | None) -> tuple[float, float, float, float]:
+    held = seconds * asked / _HOUR_SECONDS
+    if used is None:
+        return held, 0.0, 0.0, held
+    spent = seconds * used / _HOUR_SECONDS
+    return held, spent, max(0.0, held - spent), 0.0
+
+
+def _lineages(lines: Iterable[Line], models: Mapping[str, str]) -> dict[str, list[str]]:
+    """Return, by job, the models that it made, or made something of that they were made from."""
+    makers = {address: line for line in lines for address in line.made}
+    found: dict[str, list[str]] = {}
+    for address, name in models.items():
+        waiting, seen = [address], {address}
+        while waiting:
+            maker = makers.get(waiting.pop())
+            if maker is not None:
+                names = found.setdefault(maker.job_id, [])
+                if name not in names:
+                    names.append(name)
+                waiting += set(maker.read) - seen
+                seen.update(maker.read)
+    return found

@@ -1,0 +1,228 @@
+"""What keeps deployments on a cluster: what others edit or delete is as it was two looks later, and a release is left alone."""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.backends.kubernetes.fake_cluster import NAMESPACE
+from tests.unit.backends.kubernetes.serving.fake_serving import World, world
+from tests.unit.backends.kubernetes.serving.test_deployments import edited, serve
+
+from muster.backends.kubernetes.api.kinds import CONFIG_MAP, EVENT, HTTP_ROUTE, SERVICE
+from muster.backends.kubernetes.serving.revisions import ClusterRevisions
+from muster.backends.kubernetes.site import PlatformOwner
+from muster.backends.releases.book import BookEntry
+from muster.backends.releases.keeping import Keeping
+from muster.core.deployment import RevisionState
+
+
+@pytest.fixture(params=list(PlatformOwner), ids=lambda platform: platform.value)
+def there(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[World]:
+    with world(tmp_path, request.param) as made:
+        yield made
+
+
+def keeping(there: World, looks: int = 1, **changes: Any) -> Keeping:
+    """What keeps them, which has looked before anything was edited."""
+    kept = Keeping(there.deployments(**changes))
+    for _ in range(looks):
+        kept.look()
+    return kept
+
+
+def objects(there: World) -> dict[tuple[str, str], Any]:
+    """What a person could edit, without what an API server counts."""
+    kinds = (there.platform.kind, HTTP_ROUTE, CONFIG_MAP, SERVICE)
+    found = copy.deepcopy([each for kind in kinds for each in there.cluster.all(kind)])
+    for each in found:
+        each.pop("status", None)
+        annotations = each["metadata"].get("annotations") or {}
+        annotations.pop("muster.dev/release", None)  # it counts the writes
+        each["metadata"] = {
+            key: value for key, value in each["metadata"].items() if key in ("name", "labels", "annotations")
+        }
+    return {(each["kind"], each["metadata"]["name"]): each for each in found}
+
+
+def other_image(there: World) -> None:
+    found = there.cluster.objects[there.platform.kind.plural, "lines-r2"]
+    spec = copy.deepcopy(found["spec"])
+    if "predictor" in spec:
+        containers = spec["predictor"]["containers"]
+    else:
+        containers = spec["predictors"][0]["componentSpecs"][0]["spec"]["containers"]
+    containers[0]["image"] = "registry.example/other:1"
+    there.cluster.edit(there.platform.kind, "lines-r2", **spec)
+
+
+def delete(there: World, kind: Any, name: str) -> None:
+    there.client.delete(kind, name, namespace=NAMESPACE)
+
+
+EDITS: dict[str, Callable[[World], None]] = {
+    "the object of a revision": lambda there: delete(there, there.platform.kind, "lines-r2"),
+    "its image": other_image,
+    "the shares of the route": lambda there: edited(there, r1=50, r2=50),
+    "the route": lambda there: delete(there, HTTP_ROUTE, "lines"),
+    "the code of a revision": lambda there: delete(there, CONFIG_MAP, "lines-r2"),
+}
+
+
+@pytest.mark.parametrize("edit", EDITS)
+def test_what_others_edit_is_put_back_at_the_second_look_and_told(
+    there: World, edit: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    for number in (1, 2):
+        serve(there, number)
+    kept, before = keeping(there), objects(there)
+    EDITS[edit](there)
+    assert objects(there) != before
+    for _ in range(2):
+        kept.look()
+    assert objects(there) == before
+    status = there.deployments().deployment("lines")
+    assert (status.ready, status.drift, status.shares) == (True, "", {"r2": 100})
+    (event,) = there.cluster.all(EVENT)
+    assert (event["reason"], event["type"]) == ("DeploymentMended", "Normal")
+    assert [each.getMessage() for each in caplog.records] == [f"lines: {event['message']}"]
+    kept.look()
+    assert len(there.cluster.all(EVENT)) == 1
+
+
+def test_a_service_of_grpc_is_put_back(tmp_path: Path) -> None:
+    with world(tmp_path) as there:
+        by_host = {"serving_url": "http://{name}.models.example"}
+        deployments = there.deployments(**by_host)
+        deployments.prepare(there.spec(grpc=True), by="ti-1")
+        status = deployments.deployment("lines")
+        deployments.shift("lines", {"r1": 100}, token=status.token, release=None)
+        kept, before = keeping(there, **by_host), objects(there)
+        delete(there, SERVICE, "lines-r1-grpc")
+        for _ in range(2):
+            kept.look()
+        assert objects(there) == before
+
+
+def test_tokens_of_clients_come_back_with_the_route_and_ended_ones_do_not(tmp_path: Path) -> None:
+    with world(tmp_path) as there:
+        serve(there, tokens=True)
+        deployments = there.deployments()
+        for client in ("shop", "bank"):
+            deployments.make_token("lines", client)
+        kept = keeping(there)
+        deployments.end_token("lines", "bank")
+        kept.look()
+        delete(there, HTTP_ROUTE, "lines")
+        kept.look()
+        found = deployments.tokens("lines")
+        assert list(found.live) == ["shop"]
+        delete(there, CONFIG_MAP, "lines-tokens")
+        kept.look()
+        assert list(deployments.tokens("lines").live) == ["shop"]
+        assert deployments.tokens("lines").writes > found.writes
+        deployments.end_token("lines", "shop")
+        for _ in range(2):
+            kept.look()
+        assert deployments.tokens("lines").live == {}
+
+
+@pytest.mark.parametrize("edit", ["the object of a revision", "its image", "the shares of the route"])
+def test_an_edit_during_a_canary_is_left_to_the_release(there: World, edit: str) -> None:
+    serve(there)
+    deployments = there.deployments()
+    deployments.prepare(there.spec(2), by="ti-2")
+    status = deployments.deployment("lines")
+    deployments.shift("lines", {"r1": 90, "r2": 10}, token=status.token, release=status.release)
+    kept = keeping(there)
+    EDITS[edit](there)
+    before = objects(there)
+    for _ in range(3):
+        kept.look()
+    assert objects(there) == before
+    assert there.cluster.all(EVENT) == []
+
+
+def test_what_is_paused_is_left_and_kept_again_afterwards(there: World) -> None:
+    serve(there)
+    serve(there, 2)
+    deployments, kept, before = there.deployments(), keeping(there), objects(there)
+    token = deployments.deployment("lines").token
+    deployments.pause("lines", "ann tries another image")
+    assert deployments.deployment("lines").token == token  # a release that is about to begin is not disturbed
+    other_image(there)
+    for _ in range(3):
+        kept.look()
+    assert "registry.example/other:1" in deployments.deployment("lines").drift
+    deployments.pause("lines", "")
+    for _ in range(2):
+        kept.look()
+    assert objects(there) == before
+
+
+def test_what_is_retired_or_taken_away_whole_stays_away(there: World) -> None:
+    for name in ("lines", "other"):
+        serve(there, name=name)
+    kept = keeping(there)
+    there.deployments().retire("lines")
+    delete(there, HTTP_ROUTE, "other")
+    delete(there, there.platform.kind, "other-r1")
+    for _ in range(3):
+        kept.look()
+    assert objects(there) == {}
+
+
+def test_two_of_it_do_what_one_does(there: World) -> None:
+    serve(there)
+    serve(there, 2)
+    both, before = [keeping(there), keeping(there)], objects(there)
+    for edit in EDITS.values():
+        edit(there)
+        for _ in range(3):
+            for kept in both:
+                kept.look()
+        assert objects(there) == before
+
+
+def test_what_was_ended_while_it_was_made_again_is_taken_away(
+    there: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever withdraws a revision writes the route first: an older look calls its object lost."""
+    serve(there)
+    serve(there, 2)
+    kept, others = keeping(there), there.deployments()
+    delete(there, there.platform.kind, "lines-r1")
+    kept.look()
+    make = ClusterRevisions.make
+
+    def late(revisions: ClusterRevisions, live: BookEntry) -> None:
+        monkeypatch.undo()
+        status = others.deployment("lines")
+        others.shift("lines", {"r2": 100}, token=status.token, release=None)
+        others.withdraw("lines", "r1", state=RevisionState.RETIRED, reason="it is over")
+        make(revisions, live)
+
+    monkeypatch.setattr(ClusterRevisions, "make", late)
+    kept.look()
+    left = [each["metadata"]["name"] for each in there.cluster.all(there.platform.kind)]
+    assert left == ["lines-r2"]
+
+
+def test_what_goes_wrong_is_said_once_and_tried_again(there: World, caplog: pytest.LogCaptureFixture) -> None:
+    serve(there)
+    kept, before = keeping(there), objects(there)
+    there.cluster.forbidden.add(("create", there.platform.kind.plural))
+    delete(there, there.platform.kind, "lines-r1")
+    for _ in range(4):
+        kept.look()
+    (said,) = caplog.records
+    assert f"may not create {there.platform.kind.plural}" in said.getMessage()
+    there.cluster.forbidden.clear()
+    for _ in range(2):
+        kept.look()
+    assert objects(there) == before

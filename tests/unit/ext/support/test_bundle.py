@@ -1,0 +1,205 @@
+"""``muster support-bundle``: what is in it, how large it may be, and that no secret is, wherever one was planted."""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from base64 import b64encode
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.backends.kubernetes.api_server import api_server
+from tests.unit.backends.kubernetes.fake_cluster import NAMESPACE
+from tests.unit.backends.kubernetes.serving.fake_serving import World, world
+from tests.unit.backends.kubernetes.serving.test_deployments import serve
+from tests.unit.cli.conftest import Answer, home, make_spec, muster, store
+
+from muster.backends.kubernetes.api.access import Access
+from muster.backends.kubernetes.api.kinds import CONFIG_MAP, SECRET
+from muster.backends.kubernetes.cluster_file import ClusterSettings
+from muster.backends.kubernetes.place import ClusterPlace, NamedCluster
+from muster.core.settings import Settings
+from muster.core.status import JobState
+from muster.core.verdict import Cause, Verdict
+from muster.ext.support import commands
+from muster.ext.support.blanking import known, without_values
+from muster.volumes.folder import FolderStore
+
+__all__ = ["home", "muster", "store"]
+
+Run = Callable[..., Answer]
+PLANTED = {
+    "variable": "zq9-variable-word",
+    "airflow": "zq9-connection-word",
+    "airflow variable": "zq9-airflow-variable",
+    "own.cfg": "zq9-own-cfg-word",
+    "fernet": "zq9FernetKeyWord0123=",
+    "password of up": "zq9-password-of-up",
+    "job's variable": "zq9-job-variable",
+    "param": "zq9-param-word",
+    "command": "zq9-command-word",
+    "log": "zq9-log-word",
+    "url": "zq9-url-word",
+    "bearer": "zq9.bearer.word-0123",
+    "json": "zq9-json-word",
+}
+AWS = "AKIAZQ9ZQ9ZQ9ZQ9ZQ9Z"
+JWT = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJ6cTkifQ.c2lnbmF0dXJl"
+LOG = f"""\
+epoch 1 of 5
+asking https://ann:{PLANTED["url"]}@models.example/v1
+password: {PLANTED["log"]}
+Authorization: Bearer {PLANTED["bearer"]}
+{{"api_key": "{PLANTED["json"]}", "rows": 5}}
+{AWS} {JWT}
+the variable in base64: {b64encode(PLANTED["variable"].encode()).decode()}
+"""
+
+
+@pytest.fixture
+def planted(home: Path, store: FolderStore, monkeypatch: pytest.MonkeyPatch) -> FolderStore:
+    monkeypatch.setenv("SITE_PASSWORD", PLANTED["variable"])
+    monkeypatch.setenv("AIRFLOW_CONN_DB", f"postgresql://ann:{PLANTED['airflow']}@db/x")
+    monkeypatch.setenv("AIRFLOW_VAR_SITE", PLANTED["airflow variable"])
+    (home / "up").mkdir(parents=True)
+    (home / "up" / "own.cfg").write_text(
+        f"[database]\nsql_alchemy_conn = postgresql://ann:{PLANTED['own.cfg']}@db/x\n[core]\nfernet_key = {PLANTED['fernet']}\n"
+    )
+    (home / "up" / "passwords.json").write_text(json.dumps({"admin": PLANTED["password of up"]}))
+    spec = make_spec(
+        env={"HARMLESS": PLANTED["job's variable"]},
+        params={"api_token": PLANTED["param"], "note": f"--password {PLANTED['command']}"},
+    )
+    said = (
+        LOG + f"admin is {PLANTED['password of up']}, {PLANTED['airflow']}, {PLANTED['airflow variable']}\n"
+    )
+    for job_id in ("train-1", "train-2"):
+        store.ledger.create(job_id, spec)
+        store.ledger.append(job_id, said.encode())
+    verdict = Verdict(cause=Cause.USER_ERROR, message=f"token={PLANTED['log']} is refused", advice="mend it")
+    status = store.ledger.status("train-1")
+    store.ledger.update(replace(status, state=JobState.FAILED, ended=status.submitted, verdict=verdict))
+    return store
+
+
+def unpacked(path: Path) -> dict[str, str]:
+    with tarfile.open(path) as bundle:
+        found = {each.name: bundle.extractfile(each) for each in bundle}
+        return {
+            name.removeprefix("muster-support/"): file.read().decode() for name, file in found.items() if file
+        }
+
+
+def test_it_holds_what_helps_and_no_secret(muster: Run, planted: FolderStore, tmp_path: Path) -> None:
+    done = muster("support-bundle", tmp_path / "b.tar.gz")
+    assert (done.code, done.error) == (0, None)
+    found = unpacked(tmp_path / "b.tar.gz")
+    assert {
+        "README.txt",
+        "index.txt",
+        "doctor.json",
+        "packages.txt",
+        "settings.json",
+        "own.cfg",
+    } <= found.keys()
+    assert json.loads(found["store.json"])["volumes"] == {}
+    (failed,) = [each for each in json.loads(found["jobs.json"]) if each["status"]["state"] == "failed"]
+    assert failed["status"]["verdict"]["cause"] == "user error"
+    assert failed["spec"]["env"] == {"HARMLESS": "***"}
+    assert "epoch 1 of 5" in found["logs/train-1.log"]
+    assert "logs/train-2.log" not in found  # it did not fail
+    assert all(name in found["index.txt"] for name in found if name != "index.txt")
+    assert "store.json" in done.out
+    whole = "\n".join(found.values())
+    for where, secret in {**PLANTED, "aws": AWS, "jwt": JWT}.items():
+        assert secret not in whole, where
+    assert b64encode(PLANTED["variable"].encode()).decode() not in whole
+    assert (tmp_path / "b.tar.gz").stat().st_mode & 0o077 == 0
+
+
+def test_the_same_words_stand_in_what_was_collected(planted: FolderStore) -> None:
+    """Else the test above would find nothing because nothing was there."""
+    log = b"".join(planted.ledger.read("train-1", after=0)[:1]).decode()
+    for where in ("log", "url", "bearer", "json", "airflow", "password of up"):
+        assert PLANTED[where] in log
+
+
+def test_one_job_alone(muster: Run, planted: FolderStore, tmp_path: Path) -> None:
+    assert muster("support-bundle", tmp_path / "b.tar.gz", "--job", "train-2").code == 0
+    found = unpacked(tmp_path / "b.tar.gz")
+    assert "epoch 1 of 5" in found["logs/train-2.log"]
+    assert [each["status"]["job_id"] for each in json.loads(found["jobs.json"])] == ["train-2"]
+    assert "deployments.json" not in found
+
+
+def test_it_has_a_limit(
+    muster: Run, planted: FolderStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commands, "FILE_BYTES", 500)
+    monkeypatch.setattr(commands, "WHOLE_BYTES", 2_000)
+    assert muster("support-bundle", tmp_path / "b.tar.gz").code == 0
+    found = unpacked(tmp_path / "b.tar.gz")
+    assert found["packages.txt"].startswith("(cut")
+    assert "left out: the bundle would be larger" in found["jobs.json"]
+    assert sum(map(len, found.values())) < 4_000
+
+
+@pytest.mark.parametrize(
+    ("words", "told"), [(["--since", "yesterday"], "such as 24h"), (["there"], "name another file")]
+)
+def test_bad_input_is_refused(
+    muster: Run, planted: FolderStore, tmp_path: Path, words: list[str], told: str
+) -> None:
+    (tmp_path / "there").touch()
+    refused = muster("support-bundle", *words)
+    assert refused.code == 1
+    assert told in " ".join(refused.err.split())
+
+
+def test_what_cannot_be_read_is_named(muster: Run, planted: FolderStore, home: Path, tmp_path: Path) -> None:
+    (home / "store" / "VOLUME.json").unlink()
+    assert muster("support-bundle", tmp_path / "b.tar.gz").code == 0
+    assert "cannot be read" in unpacked(tmp_path / "b.tar.gz")["store.json"]
+
+
+@pytest.fixture
+def there(tmp_path: Path) -> Iterator[World]:
+    with world(tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
+def access(there: World) -> Iterator[Access]:
+    with api_server(there.cluster) as server:
+        yield server.near()
+
+
+def test_a_cluster_s_objects_are_there_without_values_and_secrets(
+    there: World, access: Access, tmp_path: Path
+) -> None:
+    serve(there, tokens=True)
+    shown = there.deployments().make_token("lines", "shop")
+    there.cluster.put(
+        SECRET.document({"name": "muster-x", "namespace": NAMESPACE}, data={"a": b64encode(b"zq9").decode()})
+    )
+    settings = Settings(home=tmp_path / "home", cache=tmp_path / "cache")
+    written = ClusterSettings(site=there.site, token="t", store_url=there.site.store_url)
+    place = ClusterPlace(
+        lambda: NamedCluster(written, lambda: access),
+        settings=settings,
+        serve_here=lambda _: there.deployments(),
+        resolve=lambda name: name,
+        patience_seconds=0.0,
+    )
+    found: dict[str, Any] = {name: collect() for name, collect in place.evidence()}
+    clean = without_values(found, known(settings, {}))
+    text = json.dumps(clean)
+    assert [each["metadata"]["name"] for each in found["deployments-inferenceservices"]] == ["lines-r1"]
+    (container,) = clean["deployments-inferenceservices"][0]["spec"]["predictor"]["containers"]
+    assert {each["value"] for each in container["env"]} == {"***"}
+    assert not any("data" in each for each in found[f"deployments-{CONFIG_MAP.plural}"])
+    assert "muster-x" not in text
+    assert shown not in text
