@@ -28,6 +28,13 @@ PLACE = f"--namespace={NAMESPACE}"
 PROMISED_SECONDS = 30.0
 
 
+def keep(keeping: Keeping, over: threading.Event) -> None:
+    """Do what the command does."""
+    while not over.is_set():
+        keeping.look()
+        over.wait(ROUND_SECONDS)
+
+
 class TestKeeping(OnHosts):
     """Two keepers at once, as the chart runs them."""
 
@@ -40,7 +47,7 @@ class TestKeeping(OnHosts):
             client = Client(connection(served.of, "muster-keeper"), patience_seconds=5)
             platform = ClusterPlatform(client, site=site, store=lambda: served.store)
             keeping = Keeping(Deployments(platform, lambda: served.store))
-            threads.append(threading.Thread(target=keeping.run, args=(over.wait,), daemon=True))
+            threads.append(threading.Thread(target=keep, args=(keeping, over), daemon=True))
             threads[-1].start()
         yield
         over.set()

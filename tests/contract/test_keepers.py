@@ -395,18 +395,24 @@ class TestOneKeeper(OnThisMachine):
         )
         text = unit(replace(settings, home=folder.path.parents[1]), "default.target")
         started = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
-        booted = subprocess.run(
+        booted = subprocess.Popen(
             shlex.split(started["ExecStart"]),
             env=dict(each.split("=", 1) for each in shlex.split(started["Environment"])),
             cwd="/",
             text=True,
-            capture_output=True,
-            check=False,
+            stderr=subprocess.PIPE,
         )
-        assert f"{name}: its keeper is brought up again" in booted.stderr
-        assert f"{name}: it serves r1 100 %" in booted.stderr
-        eventually(lambda: deployments.deployment(name).ready)
-        assert self.infer(deployments, name, 3) == ("r1", 6.0)
+        try:
+            for _ in range(2):  # and again when all of it dies while the unit runs
+                eventually(lambda: deployments.deployment(name).ready)
+                assert self.infer(deployments, name, 3) == ("r1", 6.0)
+                end_keeping(folder, name)
+            eventually(lambda: deployments.deployment(name).ready)
+        finally:
+            booted.terminate()
+            _, said = booted.communicate(timeout=GUARD_SECONDS)
+        assert (booted.returncode, said.count(f"{name}: its keeper is brought up again")) == (0, 3)
+        assert self.infer(deployments, name, 3) == ("r1", 6.0)  # it goes on without the unit
 
     def test_keeper_and_server_killed_are_back_when_it_is_deployed_again(
         self, deployments: Any, first: First, name: str, folder: DeploymentFolder

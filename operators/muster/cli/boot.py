@@ -1,4 +1,4 @@
-"""``muster deployments install-service``: systemd brings the deployments of this machine back after a reboot."""
+"""``muster deployments install-service``: systemd keeps the deployments of this machine, from each boot on."""
 
 from __future__ import annotations
 
@@ -21,16 +21,18 @@ from muster.core.settings import Settings
 
 SYSTEM_UNITS = Path("/etc/systemd/system")
 LINGERING = Path("/var/lib/systemd/linger")
+RUNNING = Path("/run/systemd/system")  # sd_booted(3)
+_COMMAND = python_command("-m", "muster", "deployments", "keep")
 
 # A keeper stays in the unit's control group: it must survive what the unit itself goes through.
 _UNIT = """\
 [Unit]
-Description=muster brings back the deployments of {about}
+Description=muster keeps the deployments of {about}
 RequiresMountsFor={home}
 {after}
 [Service]
-Type=oneshot
-RemainAfterExit=yes
+Restart=always
+RestartSec=5
 KillMode=process
 OOMPolicy=continue
 {user}Environment={variables}
@@ -46,11 +48,14 @@ def install_service(
     system: Annotated[
         bool, typer.Option("--system", help="A unit of the machine, not of the user; root writes it.")
     ] = False,
+    show: Annotated[bool, typer.Option("--show", help="Print the unit, and write nothing.")] = False,
+    remove: Annotated[bool, typer.Option("--remove", help="Delete the unit.")] = False,
 ) -> None:
-    """Have systemd bring all deployments back after a reboot.
+    """Have systemd keep all deployments, from each boot on.
 
-    The command writes a unit that runs `muster deployments repair --all` at each boot as the owner of MUSTER_HOME, and
-    enables it. Each MUSTER_HOME has a unit of its own; the same command writes it anew.
+    The command writes a unit that runs `muster deployments keep` as the owner of MUSTER_HOME, and enables it: all deployments
+    are up after a boot, and again when they died. Each MUSTER_HOME has a unit of its own; the same command writes it anew.
+    Without systemd, have your init run what --show prints after ExecStart, with its Environment.
     """
     settings = Settings.load()
     check_home(settings)
@@ -64,9 +69,18 @@ def install_service(
         (SYSTEM_UNITS, "multi-user.target") if system else (base / "systemd/user", "default.target")
     )
     path, enabled = folder / name, folder / f"{target}.wants" / name
+    text = unit(settings, target, user=owner if system else None)
+    if show:
+        typer.echo(text, nl=False)
+        return
     try:
+        if remove:
+            for each in (enabled, path):
+                each.unlink(missing_ok=True)
+            note(f"{path} is gone; what runs goes on: systemctl {'' if system else '--user '}stop {name}")
+            return
         enabled.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(unit(settings, target, user=owner if system else None))
+        path.write_text(text)
         if not enabled.is_symlink():
             enabled.symlink_to(path)  # as `systemctl enable` does, which needs a systemd that runs
     except OSError as error:
@@ -77,7 +91,10 @@ def install_service(
             else ""
         )
         raise BackendError(f"{path} cannot be written ({error.strerror}){root}") from error
-    note(f"{path} is written: at each boot it runs `muster deployments repair --all`")
+    note(f"{path} is written: from each boot on it runs `muster deployments keep`")
+    if not RUNNING.is_dir():
+        words = shlex.join(["env", *_variables(settings), *_COMMAND])
+        note(f"no systemd runs here. A line of `crontab -e` that does the same: @reboot {words}")
     if not system and not (LINGERING / owner).exists():
         note(
             f"it waits until {safe(owner)} logs in; to have it at boot: loginctl enable-linger {safe(owner)}"
@@ -90,14 +107,13 @@ def unit(settings: Settings, target: str, *, user: str | None = None) -> str:
     :param user: whose processes it starts; None where the unit is a user's own.
     :raises SpecError: a path holds what no unit can.
     """
-    command = python_command("-m", "muster", "deployments", "repair", "--all")
     return _UNIT.format(
         about=str(settings.home).replace("%", "%%"),
         home=_quoted(str(settings.home)),
         after="Wants=network-online.target\nAfter=network-online.target\n" if user else "",
         user=f"User={user}\n" if user else "",
         variables=" ".join(_quoted(each) for each in _variables(settings)),
-        command=" ".join(_quoted(word.replace("$", "$$")) for word in command),
+        command=" ".join(_quoted(word.replace("$", "$$")) for word in _COMMAND),
         target=target,
     )
 

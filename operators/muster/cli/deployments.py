@@ -316,22 +316,20 @@ def keep(
         if pause:
             note(f"end that: muster deployments keep --resume {name}")
         return
-    _keep()
-
-
-def _keep() -> None:
     import logging
     import signal
     import threading
 
-    from muster.backends.releases.keeping import Keeping
+    from muster.backends.releases.keeping import ROUND_SECONDS, Keeping
 
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
-    over = threading.Event()
+    kept, over = Keeping(open_place().deployments), threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: over.set())
     note("all deployments are kept   Ctrl-C ends it")
-    Keeping(open_place().deployments).run(over.wait)
+    while not over.is_set():
+        kept.look()
+        over.wait(ROUND_SECONDS)
 
 
 app.command(

@@ -42,9 +42,30 @@ def test_a_unit_is_written_and_enabled(
     assert (config / folder / f"{target}.wants" / path.name).resolve() == path
     text = path.read_text()
     assert f'"MUSTER_HOME={config / ".muster"}"' in text
-    assert '"-m" "muster" "deployments" "repair" "--all"\n' in text
+    assert '"-m" "muster" "deployments" "keep"\n' in text
     assert (f"User={getpass.getuser()}\n" in text) is bool(words)
     verify(path)
+
+
+def test_it_is_shown_and_removed(muster: Run, config: Path) -> None:
+    shown = muster("deployments", "install-service", "--show")
+    assert not list(config.rglob("*.service"))
+    assert muster("deployments", "install-service").code == 0
+    (path,) = (config / "config/systemd/user").glob("*.service")
+    assert path.read_text() == shown.out
+    assert path.name in muster("deployments", "install-service", "--remove").err
+    assert not [each for each in config.rglob("muster-*") if each.is_file() or each.is_symlink()]
+
+
+def test_without_systemd_it_says_what_cron_runs(
+    muster: Run, config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(boot, "RUNNING", config / "run")
+    said = " ".join(muster("deployments", "install-service").err.split())
+    assert f"@reboot env MUSTER_HOME={config / '.muster'} " in said
+    assert said.count("-m muster deployments keep") == 1
+    (config / "run").mkdir()
+    assert "cron" not in muster("deployments", "install-service").err
 
 
 @pytest.mark.parametrize("name", ["a b", 'q"o', "50%h", "$HOME", "back\\slash", "é"])

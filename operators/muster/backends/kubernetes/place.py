@@ -130,27 +130,21 @@ class ClusterPlace:
         return cluster_checks(self)
 
     def evidence(self) -> Iterator[tuple[str, Callable[[], object]]]:
-        """Yield the objects of the namespace that are muster's, by kind: no Secret, and of ConfigMaps only what they are called."""
+        """Yield the objects of the namespace that are muster's, by kind: no Secret and no ConfigMap."""
         from muster.backends.kubernetes.api import kinds
         from muster.backends.kubernetes.labels import JOB
         from muster.backends.kubernetes.serving.names import DEPLOYMENT
 
-        def collect(kind: kinds.Kind, labels: str) -> object:
-            where = {"namespace": self.written.site.namespace, "labels": labels}
-            found = self.client.find(kind, heads=kind is kinds.CONFIG_MAP, **where)
-            return [
-                {name: each[name] for name in each if name not in ("data", "binaryData")} for each in found
-            ]
-
+        place = self.written.site.namespace
         of_jobs, served = (kinds.JOB_SET, kinds.JOB, kinds.POD), (kinds.INFERENCE_SERVICE, kinds.HTTP_ROUTE)
         for what, labels, found in (
             ("jobs", JOB, of_jobs),
-            ("deployments", DEPLOYMENT, (*served, kinds.DEPLOYMENT, kinds.POD, kinds.CONFIG_MAP)),
-            ("muster", "app.kubernetes.io/part-of=muster", (kinds.DEPLOYMENT, kinds.CONFIG_MAP)),
+            ("deployments", DEPLOYMENT, (*served, kinds.DEPLOYMENT, kinds.POD)),
+            ("muster", "app.kubernetes.io/part-of=muster", (kinds.DEPLOYMENT,)),
             ("all", "", (kinds.WORKLOAD, kinds.LOCAL_QUEUE, kinds.EVENT)),
         ):
             for kind in found:
-                yield f"{what}-{kind.plural}", partial(collect, kind, labels)
+                yield f"{what}-{kind.plural}", partial(self.client.find, kind, namespace=place, labels=labels)
 
     def close(self) -> None:
         """Close what is open; the cluster's watches end."""

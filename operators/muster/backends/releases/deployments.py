@@ -241,10 +241,7 @@ class Deployments:
         raise _busy(name)
 
     def pause(self, name: str, why: str) -> None:
-        """Have what others edit of a deployment left as it is, for a reason; an empty one ends that.
-
-        :raises NotFound: no such deployment.
-        """
+        """Have what others edit left as it is, for a reason; an empty one ends that. :raises NotFound: no such deployment."""
         self._load(name)
         self.platform.pause(name, why)
 

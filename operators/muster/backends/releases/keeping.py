@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -32,13 +31,6 @@ class Keeping:
         self._shared = deployments.limits.shared
         self._before: dict[str, tuple[str, str]] = {}
         self._wrong: set[str] = set()
-
-    def run(self, wait: Callable[[float], bool]) -> None:
-        """Keep them until `wait` says that it is over: it is given the seconds until the next look."""
-        while True:
-            self.look()
-            if wait(ROUND_SECONDS):
-                return
 
     def look(self) -> None:
         """Look once. What cannot be done is logged the first time, and tried again at the next look."""

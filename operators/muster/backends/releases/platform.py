@@ -163,10 +163,7 @@ class Platform(Protocol[B]):
         """Tell whatever watches this place that a deployment is not as muster left it, or is again: an Event, where there are such."""
 
     def pause(self, name: str, why: str) -> None:
-        """Write down that what others edit of a deployment is left as it is, with a reason; an empty one ends that.
-
-        :raises NotFound: there is no such deployment.
-        """
+        """Write down that what others edit of a deployment is left as it is, with a reason; an empty one ends that."""
 
     def restore(self) -> Iterable[tuple[str, str]]:
         """Bring back each deployment whose book others deleted while it ran; yield its name and what was done.

@@ -27,12 +27,7 @@ _SHAPES = (
     (re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"), MASK),
     (re.compile(r"\b(?:gh[pousr]|github_pat|hf|glpat|xox[abprs]|sk)[_-][\w-]{16,}"), MASK),
     (re.compile(r"\beyJ[\w-]{8,}\.[\w-]+\.[\w-]*"), MASK),
-    (
-        re.compile(
-            r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL
-        ),
-        MASK,
-    ),
+    (re.compile(r"(?s)-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]+-----|\Z)"), MASK),
 )
 _FILES = ("up/passwords.json", "up/own.cfg", "up/airflow.cfg")
 _LARGEST_BYTES = 1 << 20

@@ -110,7 +110,9 @@ def _parts(
 ) -> Iterator[tuple[str, str, Callable[[], Any]]]:
     """Yield each file's name, what it is, and what collects it."""
     yield "doctor.json", "what muster doctor found", lambda: list(all_checks(settings))
-    yield "packages.txt", "Python, and the version of each package", _packages
+    packages = sorted(f"{each.metadata['Name']}=={each.version}" for each in distributions())
+    about = "Python, and the version of each package"
+    yield "packages.txt", about, lambda: "\n".join([f"Python {sys.version}", sys.platform, *packages, ""])
     yield "settings.json", "where muster's folders are, and its switches", lambda: settings
     for path in (settings.cluster, settings.home / "up" / "own.cfg"):
         if path is not None and path.is_file():
@@ -132,11 +134,6 @@ def _parts(
         yield "deployments.json", "revisions, shares and figures", lambda: place.deployments.look_at(names)
     for name, collect in place.evidence():
         yield f"place/{name}.json", "objects of the cluster, without values of variables", collect
-
-
-def _packages() -> str:
-    found = sorted(f"{each.metadata['Name']}=={each.version}" for each in distributions())
-    return "\n".join([f"Python {sys.version}", sys.platform, *found, ""])
 
 
 def _store(place: Place) -> Mapping[str, Any]:

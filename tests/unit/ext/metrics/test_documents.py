@@ -15,6 +15,7 @@ from muster.ext.metrics.table import METRICS, NAMED, MetricKind
 
 ROOT = Path(__file__).parents[4]
 PAGE = ROOT / "docs" / "howto" / "monitoring.md"
+ON_CALL = (ROOT / "docs" / "howto" / "on-call.md").read_text()
 FILES = ROOT / "helm" / "muster" / "files"
 RULES: list[dict[str, Any]] = [
     rule for group in yaml.safe_load((FILES / "alerts.yaml").read_text())["groups"] for rule in group["rules"]
@@ -42,8 +43,8 @@ def test_the_page_has_a_row_for_each_metric_in_the_order_of_the_table() -> None:
 
 
 def test_the_page_names_each_alert() -> None:
-    named = re.findall(r"\bMuster[A-Z]\w+", PAGE.read_text())
-    assert set(named) == {rule["alert"] for rule in RULES}
+    for page in (PAGE.read_text(), ON_CALL):
+        assert set(re.findall(r"\bMuster[A-Z]\w+", page)) == {rule["alert"] for rule in RULES}
 
 
 @pytest.mark.parametrize("expr", [*(rule["expr"] for rule in RULES), *PANELS])
@@ -76,8 +77,12 @@ def test_an_alert_says_what_happened_where_to_read_and_what_to_type(rule: dict[s
     said = rule["annotations"]
     assert said.keys() == {"summary", "description", "docs", "command"}
     assert rule["labels"]["severity"] in ("warning", "critical")
-    page, _, heading = said["docs"].partition(": ")
-    assert re.search(rf"^#+ {re.escape(heading)}$", (ROOT / page).read_text(), re.MULTILINE), said["docs"]
+    assert said["docs"] == f"docs/howto/on-call.md: {rule['alert']}"
+    (section,) = re.findall(rf"^### {rule['alert']}\n(.*?)(?=^#|\Z)", ON_CALL, re.MULTILINE | re.DOTALL)
+    assert re.findall(r"^- \*\*(.*?):\*\*", section, re.MULTILINE) == ["Means", "Look at", "Mend"]
+    for command in re.split(r"; ", said["command"]):
+        typed = re.sub(r"\{\{ \$labels\.\w+ \}\}", "NAME", command)
+        assert f"`{typed}`" in section, "the command of the alert is explained there"
     labels = set(re.findall(r"\$labels\.(\w+)", " ".join(said.values())))
     assert labels <= {label for name in re.findall(r"\bmuster_\w+", rule["expr"]) for label in _of(name)}
 

@@ -20,7 +20,10 @@ _MOST_CHARACTERS = 120
 def noted(document: Document) -> Document:
     """Return an object with what it is made with in an annotation."""
     made = {each["name"]: {field: each[field] for field in _HELD} for each in _containers(document)}
-    return _with(document, json.dumps(made, sort_keys=True, separators=(",", ":")))
+    text = json.dumps(made, sort_keys=True, separators=(",", ":"))
+    metadata = document["metadata"]
+    annotations = {**metadata.get("annotations", {}), names.MADE: text}
+    return {**document, "metadata": {**metadata, "annotations": annotations}}
 
 
 def edited(document: Document) -> str:
@@ -37,26 +40,15 @@ def edited(document: Document) -> str:
 
 def restored(document: Document) -> Document:
     """Return an object as it is to be written again, without what the API server keeps of it: as it was made."""
-    metadata = {
-        field: value
-        for field, value in document["metadata"].items()
-        if field in ("name", "namespace", "labels", "annotations")
+    again: Document = {
+        field: deepcopy(document[field]) for field in ("apiVersion", "kind", "metadata", "spec")
     }
-    again = {
-        "apiVersion": document["apiVersion"],
-        "kind": document["kind"],
-        "metadata": metadata,
-        "spec": deepcopy(document["spec"]),
-    }
+    for field in again["metadata"].keys() - {"name", "namespace", "labels", "annotations"}:
+        del again["metadata"][field]
     made = _read(document)
     for each in _containers(again):
         each.update(made.get(str(each.get("name")), {}))
     return again
-
-
-def _with(document: Document, text: str) -> Document:
-    annotations = {**document["metadata"].get("annotations", {}), names.MADE: text}
-    return {**document, "metadata": {**document["metadata"], "annotations": annotations}}
 
 
 def _read(document: Document) -> dict[str, Document]:

@@ -228,7 +228,7 @@ class ClusterPlatform:
             if name in there or name not in standing or names.PAUSED in document["metadata"]["annotations"]:
                 continue
             with suppress(Conflict):  # another process was first, or what was deleted is still there
-                there[name] = self._routes.restore(document)
+                there[name] = self._client.create(document)
                 yield name, "its route was deleted outside muster, and is made again as it was seen last"
             self._remembered[name] = document
         known: set[tuple[str, str]] = set()

@@ -138,13 +138,10 @@ class ClusterRevisions:
         for route in routes:
             for live in _named(route):
                 called = names.revision_name(route.name, live.name, namespace=place)
-                if (kinds.CONFIG_MAP, called) not in there:
-                    found.append(((route.name, live.name), "ConfigMap"))
-                if (
-                    self._has_grpc_service(live)
-                    and (kinds.SERVICE, names.grpc_service_name(called)) not in there
-                ):
-                    found.append(((route.name, live.name), "Service for gRPC"))
+                needed = {"ConfigMap": (kinds.CONFIG_MAP, called)}
+                if self._has_grpc_service(live):
+                    needed["Service for gRPC"] = (kinds.SERVICE, names.grpc_service_name(called))
+                found += [((route.name, live.name), what) for what, one in needed.items() if one not in there]
         return found
 
     @property

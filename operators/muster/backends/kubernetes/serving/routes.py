@@ -123,10 +123,6 @@ class Routes:
         """Return every deployment's route as the API server has it, by name."""
         return {_whose(each): each for each in self._listed(names.DEPLOYMENT) if _stays(each)}
 
-    def restore(self, document: Document) -> Document:
-        """Make a route that was deleted, and return it. :raises Conflict: there is one."""
-        return self.client.create(document)
-
     def has_tokens(self, name: str, route: Document) -> bool:
         """Whether the tokens that go with this route are there."""
         return self._tokens_of(name, route) is not None

@@ -152,21 +152,16 @@ class DeploymentFolder:
             write_whole(self._tokens, dumps(tokens), mode=0o600)
         return tokens
 
+    @property
     def paused(self) -> str:
-        """Return why it is not brought up again by itself; empty where it is."""
-        try:
-            return (self.path / "paused").read_text(encoding="utf-8", errors="replace")
-        except FileNotFoundError:
-            return ""
+        """Why it is not brought up again by itself; empty where it is."""
+        path = self.path / "paused"
+        return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
 
     def pause(self, why: str) -> None:
         """Write down why it is not to be brought up again by itself; an empty reason ends that."""
-        path = self.path / "paused"
-        with self._writing(path):
-            if why:
-                write_whole(path, why)
-            else:
-                path.unlink(missing_ok=True)
+        with self._writing(self.path / "paused"):
+            write_whole(self.path / "paused", why)
 
     def tokens_stamp(self) -> int:
         """Return a number that changes when the tokens are written; 0 where there are none."""

@@ -272,7 +272,7 @@ class LocalPlatform:
             resumable=frozenset(one.name for one in book.state.live if one.ready and not book.alive),
             trouble=state.reason,
             drift=drift,
-            paused=self._folder(book.name).paused(),
+            paused=self._folder(book.name).paused,
             counts=if_known(lambda: self.counts(book)) if counts else None,
         )
 
