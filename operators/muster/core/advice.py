@@ -18,6 +18,7 @@ _ADVICE = {
     "the log's last lines may say",
     Cause.HANG: "every rank's stack is in the log: often one waits in a collective that another never enters; if all were "
     "busy, raise hang_timeout",
+    Cause.IDLE: "find what it waits for in the log's last lines, or raise idle=; when it runs again it goes on from its checkpoint",
     Cause.RUN_TIMEOUT: "raise the timeout, or find what takes so long in its log",
     Cause.EVICTED: "it goes on from its checkpoint at the next try; a higher priority is preempted less often",
     Cause.NODE_LOST: "it goes on from its checkpoint at the next try, on another node",

@@ -38,6 +38,7 @@ _IMMATERIAL: Mapping[str, Any] = {
             "run_timeout_seconds",
             "queue_timeout_seconds",
             "hang_timeout_seconds",
+            "idle_seconds",
             "metric_pattern",
             "grace_seconds",
             "max_restarts",

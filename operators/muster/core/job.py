@@ -189,6 +189,7 @@ class JobSpec:
     :param max_restarts: how often a gang that lost a rank starts again from its checkpoint.
     :param keep: how many checkpoints stay, the newest; 0 keeps all.
     :param hang_timeout_seconds: this long without a line or progress is a hang; 0 turns the check off.
+    :param idle_seconds: a gang that does nothing for this long is ended (:mod:`muster.core.idle`); 0 turns the check off.
     :param require_gpus: fail rather than run on CPUs where there are fewer GPUs than asked for.
     :param pod_override: a pod in the Kubernetes API's form, merged over every replica's pod; ignored on one
         machine.
@@ -226,6 +227,7 @@ class JobSpec:
     keep: int = 0
     interpreter: Interpreter | None = None
     metric_pattern: str = ""
+    idle_seconds: float = 0.0
 
     def __post_init__(self) -> None:
         if not self.name or len(self.name) > 250 or not self.name.isprintable():
@@ -415,7 +417,7 @@ class JobSpec:
                 raise SpecError(
                     f"{word} is {seconds!r} seconds: need more than 0; no job runs or waits for ever"
                 )
-        for what in ("hang_timeout_seconds", "grace_seconds"):
+        for what in ("hang_timeout_seconds", "grace_seconds", "idle_seconds"):
             seconds = getattr(self, what)
             if not isinstance(seconds, (int, float)) or not math.isfinite(seconds) or seconds < 0:
                 raise SpecError(f"{what.removesuffix('_seconds')} is {seconds!r} seconds: need 0 or more")

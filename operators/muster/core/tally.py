@@ -20,17 +20,13 @@ class Allotment:
     gpus: int = 0
     until: float | None = None
 
-    def replica_seconds(self, *, now: float) -> float:
-        """Seconds of all replicas together; a time that goes on counts until `now`."""
-        return self.replicas * max(0.0, (now if self.until is None else self.until) - self.since)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Tally:
     """What the use of one job is counted by.
 
     :param user: who triggered its run; `team` whose Dag it is; empty where they are not known.
-    :param times: in order; only the last may go on. Of more than 500 the oldest two become one.
+    :param times: in order; only the last may go on. Of more than 500 the oldest are forgotten.
     """
 
     user: str = ""
@@ -50,13 +46,7 @@ class Tally:
 
     def begun(self, following: Allotment) -> Tally:
         """Return this with one more time; the one that goes on ends where that begins."""
-        times = (*self.ended(following.since).times, following)
-        if len(times) > MOST_TIMES:
-            first, second, *rest = times
-            assert second.until is not None
-            both = first.replica_seconds(now=second.until) + second.replica_seconds(now=second.until)
-            times = (replace(second, since=second.until - both / second.replicas), *rest)
-        return replace(self, times=times)
+        return replace(self, times=(*self.ended(following.since).times, following)[-MOST_TIMES:])
 
     def then(self, other: Tally) -> Tally:
         """Return this with what `other` adds: several processes may look at one job, and one of them saw more."""

@@ -46,6 +46,7 @@ class Cause(str, Enum):
     image unavailable no                    yes                  a registry or network may be back
     never scheduled   no                    no                   no machine is big enough
     queue timeout     no                    yes                  there may be room at another time
+    idle              no                    no                   the next try would do nothing, too
     run timeout       no                    yes                  a slow or stuck machine looks like that
     timeout           no                    yes                  Airflow's limit of a task or run, likewise
     disk full         no                    yes                  there may be room by then
@@ -68,6 +69,7 @@ class Cause(str, Enum):
     IMAGE_UNAVAILABLE = "image unavailable"
     UNSCHEDULABLE = "can never be scheduled"
     QUEUE_TIMEOUT = "queue timeout"
+    IDLE = "idle"
     RUN_TIMEOUT = "run timeout"
     TIMEOUT = "timeout"
     DISK_FULL = "disk full"
@@ -94,6 +96,7 @@ _FINAL = frozenset(
         Cause.OUT_OF_MEMORY,
         Cause.GPU_OUT_OF_MEMORY,
         Cause.HANG,
+        Cause.IDLE,
         Cause.UNSCHEDULABLE,
         Cause.CANCELLED,
     }

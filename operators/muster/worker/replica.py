@@ -114,15 +114,16 @@ def _run_ranks(replica: Replica, disks: Disks, usage: Usage) -> Report:
     launcher = launcher_of(spec.launcher)
     # Before silence is measured: this is no hang of the ranks.
     aside = launcher.meet(replica, [plan.environment for plan in plans])
+    usage.silence = silence = Silence(
+        spec.hang_timeout_seconds,
+        sign=os.path.dirname(replica.sealed),
+        watched=(replica.checkpoints, *replica.staging.values()),
+    )
     doubles, pruning = Doubles(replica, say=say), Pruning(replica, say=say)
     leader, whole = spec.leader_of(replica.job_role), spec.world_size == replica.job_role.ranks
     ranks = Ranks(
         grace_seconds=spec.grace_seconds,
-        silence=Silence(
-            spec.hang_timeout_seconds,
-            sign=os.path.dirname(replica.sealed),
-            watched=(replica.checkpoints, *replica.staging.values()),
-        ),
+        silence=silence,
         failed=failed,
         follows=lost_peer,
         over=None if leader is None else lambda: sealed_at(replica, leader) is not None,

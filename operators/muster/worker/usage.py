@@ -18,9 +18,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
+from muster.core.idle import QUIET, quiet
 from muster.core.progress import use_lines
 from muster.core.replica import Replica
-from muster.worker.watches import Watch
+from muster.worker.watches import Silence, Watch
 
 _GIB = 1 << 30
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -46,6 +47,12 @@ class Usage(Watch):
         self._wanted = replica.gpus
         self._cards: CardReader | None = None
         self._before = (time.monotonic(), 0.0)
+        self.silence: Silence | None = None  # what hears of output, set before the ranks begin
+        self._quiet: float | None = None
+        self._looked = (time.monotonic(), 0)
+        self._limit = replica.spec.idle_seconds
+        if self._limit:
+            self.every_seconds = min(self.every_seconds, self._limit / 6)
 
     def _look(self) -> None:
         begun, pids = time.monotonic(), list(descendants(os.getpid()))
@@ -55,6 +62,12 @@ class Usage(Watch):
         if self._gpus:
             self._cards = self._cards or CardReader(self._wanted)
             use |= self._cards.use()
+        if self._limit and self.silence is not None:
+            (since, lines), self._looked = self._looked, (begun, self.silence.broken_times)
+            shares, told = [use[name] for name in use if name.endswith("_share")], self._looked[1] > lines
+            cores = use["cpu_cores"]
+            self._quiet = quiet(self._quiet, begun - since, cores=cores, shares=shares, told=told)
+            use |= {} if self._quiet is None else {QUIET: self._quiet}
         self._say(use_lines(self._name, use))
 
     def _cores(self, now: float, pids: Sequence[int]) -> float:

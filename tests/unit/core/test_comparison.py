@@ -109,6 +109,7 @@ MATTERS_NOT: list[dict[str, Any]] = [
             "run_timeout_seconds": 1.0,
             "queue_timeout_seconds": 1.0,
             "hang_timeout_seconds": 1.0,
+            "idle_seconds": 1.0,
             "grace_seconds": 1.0,
             "max_restarts": 0,
             "queue": "night",

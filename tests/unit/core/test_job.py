@@ -158,6 +158,7 @@ def test_causes_say_who_tries_again():
         Cause.SPEC_ERROR,
         Cause.OUT_OF_MEMORY,
         Cause.GPU_OUT_OF_MEMORY,
+        Cause.IDLE,
         Cause.HANG,
         Cause.UNSCHEDULABLE,
         Cause.CANCELLED,

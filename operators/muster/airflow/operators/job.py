@@ -110,6 +110,9 @@ class FunctionOperator(CachedOperator, CodeOperator):
         default=None, check=optional(check_pause), spec=seconds, for_all=True
     )
     """A job that writes no line and makes no progress for this long hangs, and is ended; None: never."""
+    idle: timedelta | None = keyword(default=None, check=optional(check_span), spec=seconds, for_all=True)
+    """A gang whose cards do nothing for this long is ended, after a warning at half of it, with its grace for a checkpoint, and without
+    a retry. Where cards are not measured, all replicas have to be without output and below 5 % of a core. None: never."""
     max_restarts: int = keyword(default=3, spec=plain, for_all=True)
     """How often a gang that lost a rank starts again from its checkpoint."""
     keep: int | None = keyword(

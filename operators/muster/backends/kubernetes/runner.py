@@ -18,6 +18,7 @@ from pathlib import Path
 from muster.backends.capacity import QueuePlace
 from muster.backends.jobs.checks import Resolve, secret_values
 from muster.backends.jobs.ending import is_decided
+from muster.backends.jobs.idleness import Idleness
 from muster.backends.jobs.runner import Look
 from muster.backends.kubernetes.api.client import Client
 from muster.backends.kubernetes.api.kinds import Document
@@ -141,6 +142,7 @@ class KubernetesRunner:
         self._statuses = StatusCache()
         self._reckoned: tuple[Sequence[Document], Mapping[str, QueuePlace]] = (), {}
         self._tallies: dict[str, Tally] = {}
+        self._idleness: dict[str, Idleness] = {}
         self._spec = lru_cache(_MOST_SPECS)(store.ledger.spec)
 
     def check(self, job: JobSpec) -> tuple[str, ...]:
@@ -224,6 +226,7 @@ class KubernetesRunner:
             self._statuses.forget(job_id)
             self._resizing.forget(job_id)
             self._tallies.pop(job_id, None)
+            self._idleness.pop(job_id, None)
             return status
         try:
             return self._looked(self._spec(job_id), status, places)
@@ -253,9 +256,7 @@ class KubernetesRunner:
     def _note_tally(self, job: JobSpec, job_id: str, seen: JobObjects) -> None:
         """Note when the gang holds its resources, once for each change; what cannot be noted now is at the next look."""
         try:
-            before = self._tallies.get(job_id)
-            if before is None:
-                before = self._store.ledger.tally(job_id)
+            before = self._tallies.get(job_id) or self._store.ledger.tally(job_id)
             now = tallied(before, seen, job)
             if now != before:
                 self._store.ledger.note_tally(job_id, now)
@@ -305,7 +306,22 @@ class KubernetesRunner:
                 workload=seen.workload,
             )
             or self._restart_notes.spins(job, status.job_id, seen, now=now)
+            or self._idle(job, status.job_id, observed, now)
             or self._unsealed(status.job_id, seen, now)
+        )
+
+    def _idle(self, job: JobSpec, job_id: str, observed: ObservedJob, now: float) -> Verdict | None:
+        """Look whether a gang that runs does nothing; its log is warned once of each time, however many of us see it."""
+        if not job.idle_seconds or observed.state is not JobState.RUNNING:
+            return None
+
+        def warn(line: str) -> None:
+            name = f"idle-{round(now / job.idle_seconds)}"
+            self._store.ledger.append(job_id, f"[muster] {line}\n".encode(), request=name)
+
+        look = self._idleness.setdefault(job_id, Idleness(job.idle_seconds)).look
+        return look(
+            partial(self._store.ledger.series, job_id), replicas=observed.replicas, now=now, warn=warn
         )
 
     def _unsealed(self, job_id: str, seen: JobObjects, now: float) -> Verdict | None:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from muster.backends.jobs.checks import check_inputs, lease_inputs
 from muster.backends.jobs.ending import ended_as
+from muster.backends.jobs.idleness import Idleness
 from muster.backends.jobs.sizing import resized
 from muster.backends.local.elastic import Extras
 from muster.backends.local.finish import commit, verdict_of
@@ -112,6 +113,7 @@ class Supervisor:
         self._tally = self._ledger.tally(orders.job_id).ended(self._ledger.last_sign(orders.job_id))
         self._extras = Extras(self._spec, orders.claim, JobQueue(orders.places, orders.machine), self._folder)
         self._news = News(self._status)
+        self._idleness = Idleness(self._spec.idle_seconds)
         self._ran_before = 0.0
         self._began: float | None = None
         self._told_to_go = False
@@ -352,6 +354,8 @@ class Supervisor:
             return verdict
         if self._store.sealed(self._job_id) is not None:
             return None  # every replica sealed after it was asked
+        if self._idleness.found is not None:
+            return self._idleness.found
         raise _Preempted if self._asked_to_give_back() else _Resized
 
     def _check_asked(self) -> None:
@@ -410,6 +414,8 @@ class Supervisor:
 
     def _turn(self, checkpoints: Path) -> None:
         """Look after a gang that runs."""
+        series, replicas = partial(self._ledger.series, self._job_id), self._extras.replicas
+        self._idleness.look(series, replicas=replicas, now=time.time(), warn=self._say)
         if not self._grows and self._extras.may_grow(checkpoints):
             self._grows = self._extras.take() > 0
             self._hold(time.time())
@@ -446,7 +452,8 @@ class Supervisor:
         return self._folder.gives_back().exists()
 
     def _asked(self) -> bool:
-        return self._asked_to_end() or self._asked_to_give_back() or self._grows or bool(self._extras.asked())
+        asked = self._asked_to_end() or self._asked_to_give_back() or self._idleness.found is not None
+        return asked or self._grows or bool(self._extras.asked())
 
     def _on_sigterm(self, _number: int, _frame: object) -> None:
         self._told_to_go = True

@@ -1,8 +1,4 @@
-"""Usage: the GPU- and CPU-hours that jobs held, used and wasted, by Dag, team, user, class of card, model and volume.
-
-``log`` keeps a line for each job that has ended, ``table`` adds them up, ``service`` does so beside a store on a cluster, and
-``commands`` shows it.
-"""
+"""Usage: the GPU- and CPU-hours that jobs held, used and wasted, by Dag, team, user, class of card, model and volume."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import re
 import time
 from collections.abc import Mapping
@@ -13,14 +14,12 @@ import typer
 from muster.cli.command import Json, example, open_deployments, open_store
 from muster.cli.screen import Table, emit, note, safe, say
 from muster.core.address import SCHEME, Address, Select
-from muster.core.wire import plain
 
 if TYPE_CHECKING:
     from muster.ext.usage.table import UsageRow
     from muster.volumes.protocols import LocalStore
 
 _SPAN = re.compile(r"(\d{1,6})([dh])")
-_SECONDS = {"d": 86_400.0, "h": 3_600.0}
 
 
 def usage(
@@ -53,7 +52,7 @@ def usage(
     Jobs that go on count until now. The log goes back 400 days, also for jobs whose own folders are deleted.
     """
     from muster.ext.usage.service import ask
-    from muster.ext.usage.table import COLUMNS, Question, total
+    from muster.ext.usage.table import COLUMNS, Question
 
     columns = tuple(
         dict.fromkeys(name.strip() for name in (by or ("model" if version else "dag")).split(","))
@@ -66,48 +65,39 @@ def usage(
             )
     every = version is not None or "model" in columns
     begin = _since(since if since is not None else "" if every else "30d", now=time.time())
+    gc.disable()  # two thirds of the time would go into looking for garbage among lines that are all needed
     store = open_store()
     models = {}
     if version is not None:
         models = {_exact(version, store): version.removeprefix(SCHEME)}
     elif "model" in columns:
         models = _deployed()
+        if not models:
+            note("no deployment serves a model: name a version, such as muster usage flights/model@7")
     found = ask(store, Question(by=columns, since=begin, models=models))
     if as_json:
-        rows = [{**dict(zip(columns, row.keys, strict=True)), **_numbers(row)} for row in found.rows]
-        emit({"by": columns, "since": begin, "rows": rows})
+        emit({"by": columns, "since": begin, "rows": [_document(columns, row) for row in found.rows]})
         return
-    if "model" in columns and not models:
-        note("no deployment serves a model: name a version, such as muster usage flights/model@7")
-        return
-    _show(columns, found.rows)
-    whole = total(found.rows)
-    if version is not None:
-        say(f"{safe(version.removeprefix(SCHEME))} cost {_cost(whole)}")
-    if whole.gpu_hours_unmeasured or whole.cpu_hours_unmeasured:
-        note(
-            f"not measured, so neither used nor wasted: {_hours(whole.gpu_hours_unmeasured)} GPU-hours, "
-            f"{_hours(whole.cpu_hours_unmeasured)} CPU-hours"
-        )
-
-
-def _show(columns: tuple[str, ...], rows: tuple[UsageRow, ...]) -> None:
     shown = Table([*columns, ">jobs", ">GPU-hours", ">used", ">wasted", ">CPU-hours", ">used", ">wasted"])
-    for row in rows:
-        gpus = (row.gpu_hours_held, row.gpu_hours_used, row.gpu_hours_wasted)
-        cpus = (row.cpu_hours_held, row.cpu_hours_used, row.cpu_hours_wasted)
-        shown.add(*row.keys, row.jobs, *map(_hours, (*gpus, *cpus)))
+    for row in found.rows:
+        shown.add(*row.keys, row.jobs, *map(_hours, (*row.gpu[:3], *row.cpu[:3])))
     shown.show(empty="no job held anything in this time")
+    gpu = [sum(row.gpu[at] for row in found.rows) for at in range(4)]
+    cpu = [sum(row.cpu[at] for row in found.rows) for at in range(4)]
+    if version is not None:
+        what, (held, _, wasted, _) = ("GPU", gpu) if gpu[0] else ("CPU", cpu)
+        say(f"{safe(version.removeprefix(SCHEME))} cost {_hours(held)} {what}-hours, {_hours(wasted)} wasted")
+    if gpu[3] or cpu[3]:
+        said = f"{_hours(gpu[3])} GPU-hours, {_hours(cpu[3])} CPU-hours"
+        note(f"not measured, so neither used nor wasted: {said}")
 
 
-def _numbers(row: UsageRow) -> dict[str, float]:
-    return {name: value for name, value in plain(row).items() if name != "keys"}
+def _document(columns: tuple[str, ...], row: UsageRow) -> dict[str, object]:
+    from muster.ext.usage.table import HOURS
 
-
-def _cost(whole: UsageRow) -> str:
-    if whole.gpu_hours_held:
-        return f"{_hours(whole.gpu_hours_held)} GPU-hours, {_hours(whole.gpu_hours_wasted)} wasted"
-    return f"{_hours(whole.cpu_hours_held)} CPU-hours, {_hours(whole.cpu_hours_wasted)} wasted"
+    names = [f"{what}_hours_{name}" for what in ("gpu", "cpu") for name in HOURS]
+    hours = (round(each, 4) for each in (*row.gpu, *row.cpu))
+    return dict(zip((*columns, "jobs", *names), (*row.keys, row.jobs, *hours), strict=True))
 
 
 def _hours(hours: float) -> str:
@@ -119,7 +109,7 @@ def _since(text: str, *, now: float) -> float:
         return 0.0
     span = _SPAN.fullmatch(text)
     if span:
-        return now - int(span[1]) * _SECONDS[span[2]]
+        return now - int(span[1]) * (86_400.0 if span[2] == "d" else 3_600.0)
     try:
         return datetime.fromisoformat(text).astimezone().timestamp()
     except (ValueError, OverflowError) as error:

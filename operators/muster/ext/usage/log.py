@@ -11,12 +11,12 @@ counts. gc deletes what is older than :data:`KEPT_DAYS`.
 
 from __future__ import annotations
 
-import gc
 import json
 import os
+import re
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
@@ -121,7 +121,7 @@ def line_of(spec: JobSpec, status: JobStatus, tally: Tally, series: Series, *, n
             for time in times
         ],
         cpu_share=_mean(curve for curve in series.use if curve.name == "cpu_cores"),
-        gpu_share=_mean(curve for curve in series.use if _is_card(curve.name)),
+        gpu_share=_mean(curve for curve in series.use if re.fullmatch(r"gpu\d+_share", curve.name)),
         made=list(status.addresses),
         read=[pinned.address for given in spec.origins.values() for pinned in given.versions],
     )
@@ -130,14 +130,13 @@ def line_of(spec: JobSpec, status: JobStatus, tally: Tally, series: Series, *, n
 def read(root: Path, ledger: FolderLedger, *, since: float, now: float) -> list[Line]:
     """Return the jobs that have ended since then, and those that hold their resources now."""
     found: dict[str, Line] = {}
-    with translated("read the log of usage"), _uncollected():
+    with translated("read the log of usage"):
         for path in sorted((root / "usage").glob("*.jsonl")):
             if path.stem >= _month(since):
                 found.update((line[1], line) for line in _lines(path) if line[0] >= since)
         for mark in (root / "usage" / "open").glob("*"):
             with suppress(NotFound, Corrupt):  # gc deleted it; what cannot be read is fsck's to tell
-                status = ledger.status(mark.name)
-                if not status.state.ended:
+                if not (status := ledger.status(mark.name)).state.ended:
                     spec, tally = ledger.spec(mark.name), ledger.tally(mark.name)
                     found[mark.name] = line_of(spec, status, tally, ledger.series(mark.name), now=now)
     return list(found.values())
@@ -152,18 +151,6 @@ def prune(root: Path) -> None:
     for mark in (root / "usage" / "open").glob("*"):
         if not (root / "jobs" / mark.name).is_dir():
             mark.unlink(missing_ok=True)
-
-
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    """Keep Python from looking for garbage among half a million lists that are all needed: two thirds of the time."""
-    was = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was:
-            gc.enable()
 
 
 def _lines(path: Path) -> Iterator[Line]:
@@ -182,10 +169,6 @@ def _lines(path: Path) -> Iterator[Line]:
 
 def _month(seconds: float) -> str:
     return time.strftime("%Y-%m", time.gmtime(max(0.0, seconds)))
-
-
-def _is_card(name: str) -> bool:
-    return name.startswith("gpu") and name.endswith("_share")
 
 
 def _mean(curves: Iterator[Curve]) -> float | None:

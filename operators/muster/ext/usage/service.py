@@ -21,10 +21,9 @@ _PATH = "/v1/usage"
 
 @dataclass(frozen=True, kw_only=True)
 class UsageTable:
-    """An answer. :param jobs: how many were counted."""
+    """An answer."""
 
     rows: tuple[UsageRow, ...]
-    jobs: int
 
 
 def ask(store: LocalStore, question: Question) -> UsageTable:
@@ -51,4 +50,4 @@ def _call(call: Call) -> UsageTable:
 def _answer(store: FolderStore, question: Question) -> UsageTable:
     now = time.time()
     lines = log.read(store.layout.root, store.ledger, since=question.since, now=now)
-    return UsageTable(rows=tuple(table.usage(lines, question, now=now)), jobs=len(lines))
+    return UsageTable(rows=tuple(table.usage(lines, question, now=now)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from operator import add
@@ -10,29 +10,23 @@ from operator import add
 from muster.core.address import SCHEME
 from muster.ext.usage.log import Line
 
+HOURS = ("held", "used", "wasted", "unmeasured")
+"""Held is asked times time, and is used, wasted or not measured. A job that used more CPU than it asked for has wasted none."""
 _HOUR_SECONDS = 3600.0
 _NONE = "-"
 
 
 @dataclass(frozen=True, kw_only=True)
 class UsageRow:
-    """What some jobs held, in hours of one card or one core.
-
-    Held is asked times time, and is used, wasted or not measured. A job that used more CPU than it asked for has wasted none.
+    """What some jobs held, in hours of one card and of one core: each of :data:`HOURS`.
 
     :param keys: the value of each column that the table was asked by.
     """
 
     keys: tuple[str, ...]
     jobs: int
-    gpu_hours_held: float
-    gpu_hours_used: float
-    gpu_hours_wasted: float
-    gpu_hours_unmeasured: float
-    cpu_hours_held: float
-    cpu_hours_used: float
-    cpu_hours_wasted: float
-    cpu_hours_unmeasured: float
+    gpu: tuple[float, ...]
+    cpu: tuple[float, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,37 +82,18 @@ def usage(lines: Sequence[Line], question: Question, *, now: float) -> list[Usag
         for keys in product(*values):
             before = sums.get(keys)
             sums[keys] = numbers if before is None else tuple(map(add, before, numbers))
-    rows = [_row(keys, total) for keys, total in sums.items()]
-    return sorted(rows, key=lambda row: (-row.gpu_hours_wasted, -row.cpu_hours_wasted, row.keys))
-
-
-def total(rows: Iterable[UsageRow]) -> UsageRow:
-    """Return the sum of some rows."""
-    rows = list(rows)
-    return _row((), [sum(column) for column in zip(*map(_numbers, rows), strict=True)] or [0.0] * 9)
-
-
-def _numbers(row: UsageRow) -> Iterator[float]:
-    return (value for name, value in vars(row).items() if name != "keys")
-
-
-def _row(keys: tuple[str, ...], numbers: Sequence[float]) -> UsageRow:
-    names = [name for name in UsageRow.__dataclass_fields__ if name != "keys"]
-    values = {name: round(value, 4) for name, value in zip(names, numbers, strict=True)}
-    return UsageRow(keys=keys, **values | {"jobs": int(numbers[0])})  # type: ignore[arg-type]
+    rows = [UsageRow(keys=keys, jobs=int(of[0]), gpu=of[1:5], cpu=of[5:]) for keys, of in sums.items()]
+    return sorted(rows, key=lambda row: (-row.gpu[2], -row.cpu[2], row.keys))
 
 
 def _hours(line: Line, *, since: float, now: float) -> tuple[float, ...]:
-    """Return held, used, wasted and unmeasured hours of cards, and then of cores."""
+    """Return the hours of cards, and then of cores."""
     replicas, cards = 0.0, 0.0
     for begun, ended, count, gpus in line.held:
         seconds = max(0.0, min(ended, now) - max(begun, since))
         replicas += seconds * count
         cards += seconds * gpus
-    return (
-        *_parts(cards, 1.0, line.gpu_share),
-        *_parts(replicas, line.cpus, line.cpu_share),
-    )
+    return *_parts(cards, 1.0, line.gpu_share), *_parts(replicas, line.cpus, line.cpu_share)
 
 
 def _parts(seconds: float, asked: float, used: float | None) -> tuple[float, float, float, float]:
@@ -129,18 +104,16 @@ def _parts(seconds: float, asked: float, used: float | None) -> tuple[float, flo
     return held, spent, max(0.0, held - spent), 0.0
 
 
-def _lineages(lines: Iterable[Line], models: Mapping[str, str]) -> dict[str, list[str]]:
+def _lineages(lines: Iterable[Line], models: Mapping[str, str]) -> dict[str, dict[str, None]]:
     """Return, by job, the models that it made, or made something of that they were made from."""
-    makers = {address: line for line in lines for address in line.made}
-    found: dict[str, list[str]] = {}
+    makers = {address: line for line in lines for address in line.made} if models else {}
+    found: dict[str, dict[str, None]] = {}
     for address, name in models.items():
         waiting, seen = [address], {address}
         while waiting:
             maker = makers.get(waiting.pop())
             if maker is not None:
-                names = found.setdefault(maker.job_id, [])
-                if name not in names:
-                    names.append(name)
+                found.setdefault(maker.job_id, {})[name] = None
                 waiting += set(maker.read) - seen
                 seen.update(maker.read)
     return found
