@@ -1,0 +1,69 @@
+"""What a look at a job notes beside its status: when it holds its resources, and that it does nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timezone
+from pathlib import Path
+
+import pytest
+from tests.unit.backends.kubernetes.cluster_jobs import World, world
+from tests.unit.backends.kubernetes.fake_cluster import BARE
+
+from muster.backends.kubernetes.labels import MAIN
+from muster.core.status import JobState
+from muster.core.tally import Tally
+from muster.core.verdict import Cause
+
+PLACED = "2026-11-30T08:00:00Z"
+
+
+@pytest.fixture
+def bare(tmp_path: Path) -> Iterator[World]:
+    with world(tmp_path, missing=BARE, queue=None) as found:
+        yield found
+
+
+def runs(bare: World, job_id: str) -> None:
+    """Have the job's pod run."""
+    pod = bare.pod(job_id)
+    pod["status"] |= {
+        "conditions": [{"type": "PodScheduled", "status": "True", "lastTransitionTime": PLACED}],
+        "containerStatuses": [{"name": MAIN, "state": {"running": {"startedAt": PLACED}}}],
+    }
+    bare.cluster.put(pod)
+
+
+def test_since_when_it_holds_what_it_asked_for(bare: World) -> None:
+    backend = bare.backend()
+    backend.submit(bare.job(replicas=1), job_id="held", tally=Tally(user="ada"))
+    backend.status("held")
+    assert backend.store.ledger.tally("held") == Tally(user="ada")
+    runs(bare, "held")
+    assert backend.status("held").state is JobState.RUNNING
+    (held,) = backend.store.ledger.tally("held").times
+    placed = datetime(2026, 11, 30, 8, tzinfo=timezone.utc).timestamp()
+    assert (held.since, held.until, held.replicas) == (placed, None, 1)
+    backend.cancel("held", wait=False)
+    status = backend.status("held")
+    assert status.state is JobState.CANCELLED
+    assert [each.until for each in backend.store.ledger.tally("held").times] == [status.ended]
+
+
+def test_it_is_warned_of_once_however_many_look_and_ended(bare: World) -> None:
+    backend = bare.backend()
+    backend.submit(bare.job(replicas=1, idle_seconds=3600.0), job_id="idle")
+    runs(bare, "idle")
+
+    def look(quiet: float) -> Cause | None:
+        backend.store.ledger.append("idle", f"[use main-0] muster: quiet_seconds={quiet}\n".encode())
+        found = [bare.backend(f"looks-{quiet}-{number}").status("idle").verdict for number in range(2)]
+        assert found[0] == found[1]
+        return None if found[0] is None else found[0].cause
+
+    assert look(1000) is None
+    assert look(1900) is None
+    log = backend.store.ledger.read("idle")[0].decode()
+    assert log.count("[muster] warning: idle for 31 min 40 s") == 1
+    assert look(3700) is Cause.IDLE
+    assert not bare.roots("idle")

@@ -1,0 +1,29 @@
+"""Usage behind a store service, which adds up beside the log and sends the sums alone."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from tests.unit.ext.usage.test_log import SPEC
+from tests.unit.volumes.service.process import Service
+
+from muster.core.status import JobState, JobStatus
+from muster.core.tally import Allotment, Tally
+from muster.ext.usage.service import ask
+from muster.ext.usage.table import Question
+
+
+def test_the_service_answers_as_a_folder_does(tmp_path: Path) -> None:
+    now = time.time()
+    with Service(tmp_path) as service:
+        store = service.client()
+        for job_id in ("ends", "goes-on"):
+            store.ledger.create(job_id, SPEC)
+            held = Allotment(since=now - 3600, replicas=2, gpus=2)
+            store.ledger.note_tally(job_id, Tally(user="ada", times=(held,)))
+        status = JobStatus(job_id="ends", state=JobState.FAILED, submitted=now - 3700, ended=now - 1800)
+        store.ledger.update(status)
+        rows = ask(store, Question(by=("user", "state"), since=0.0)).rows
+        assert [(row.keys, row.jobs) for row in rows] == [(("ada", "failed"), 1), (("ada", "queued"), 1)]
+        assert [round(row.gpu[0], 1) for row in rows] == [1.0, 2.0]
