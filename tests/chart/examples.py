@@ -109,10 +109,24 @@ WHOLE: Document = {
         },
     },
 }
-EXAMPLES: dict[str, Document | Path] = {"least": LEAST, "whole": WHOLE, "test-cluster": CLUSTER}
+AIRFLOW: Document = {
+    **LEAST,
+    "airflow": {
+        "enabled": True,
+        "image": "registry.example/team-a/airflow:0123456789ab",
+        "secret": "muster-airflow",
+        "database": {"small": {"enabled": True}},
+    },
+}
+EXAMPLES: dict[str, Document | Path] = {
+    "least": LEAST,
+    "whole": WHOLE,
+    "airflow": AIRFLOW,
+    "test-cluster": CLUSTER,
+}
 
 
-LIKE = {"least": "test-cluster", "whole": "test-cluster"}
+LIKE = {"least": "test-cluster", "whole": "test-cluster", "airflow": "least"}
 
 
 @cache

@@ -73,7 +73,7 @@ class Release:
 
     def install(self, *words: str, command: str = "install", **values: Any) -> None:
         """Install, or upgrade, and return when all of it runs."""
-        done = self.helm(command, NAME, str(CHART), *self._values(values), *words, *_WAIT)
+        done = self.helm(command, NAME, str(CHART), *self._values(values), *_WAIT, *words)
         assert done.returncode == 0, done.stdout + done.stderr
 
     def refused(self, **values: Any) -> str:

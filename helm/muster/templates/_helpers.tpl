@@ -132,3 +132,22 @@ topologySpreadConstraints:
 {{- end }}
 {{- join "\n" $lines }}
 {{- end }}
+
+{{/* What a cluster file, or a connection of Airflow's, says of this release where pods use it, as JSON. Who reads it adds a token. */}}
+{{- define "muster.site" -}}
+{{- $site := dict "namespace" .Release.Namespace "claim" (include "muster.claim" .) "store_url" (include "muster.storeUrl" .) "service_account" (include "muster.name" (list . "job")) -}}
+{{- $_ := set $site "image_prefix" (contains "/" (.Values.image | toString) | ternary (regexReplaceAll "/[^/]*$" (.Values.image | toString) "") "REGISTRY") -}}
+{{- if ne .Values.store.folder "store" }}{{ $_ = set $site "folder" .Values.store.folder }}{{ end -}}
+{{- with .Values.imagePullSecrets }}{{ $_ = set $site "image_pull_secrets" . }}{{ end -}}
+{{- if not .Values.user }}{{ $_ = set $site "user" "any" }}{{ else if ne (int .Values.user) 10001 }}{{ $_ = set $site "user" (int .Values.user) }}{{ end -}}
+{{- if ne .Values.gpuResource "nvidia.com/gpu" }}{{ $_ = set $site "gpu_resource" .Values.gpuResource }}{{ end -}}
+{{- if .Values.queues.enabled }}{{ with include "muster.queuing" . | fromJsonArray }}{{ $_ = set $site "queue" (first .) }}{{ end }}{{ end -}}
+{{- if .Values.serving.enabled }}
+{{- $_ = set $site "serving" .Values.serving.platform -}}
+{{- if .Values.serving.gateway }}
+{{- $_ = set $site "gateway" .Values.serving.gateway -}}
+{{- $_ = set $site "serving_url" (.Values.serving.url | default "https://{name}.models.example") -}}
+{{- end -}}
+{{- end -}}
+{{- toJson $site -}}
+{{- end }}

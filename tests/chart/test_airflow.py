@@ -1,0 +1,473 @@
+"""Airflow of the chart's own: what it is made of, what its pods may see, and which values are refused."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from tests.chart import helm
+from tests.chart.examples import AIRFLOW, LEAST
+from tests.chart.helm import NAMESPACE, Document, named, refused, render
+from tests.chart.reach import End, may
+
+from muster.airflow.site import cluster_settings
+from muster.backends.kubernetes.site import ClusterSite
+
+pytestmark = pytest.mark.chart
+
+PARTS = {
+    "apiServer": ("Deployment", "muster-airflow-api-server"),
+    "scheduler": ("Deployment", "muster-airflow-scheduler"),
+    "triggerer": ("Deployment", "muster-airflow-triggerer"),
+    "dagProcessor": ("Deployment", "muster-airflow-dag-processor"),
+    "database": ("Deployment", "muster-airflow-database"),
+    "logs": ("CronJob", "muster-airflow-gc"),
+    "migrate": ("Job", ""),
+}
+WAITING = ("apiServer", "scheduler", "triggerer", "dagProcessor")
+
+
+def values(**change: Any) -> Document:
+    """Values with Airflow, some of its own changed."""
+    return {**AIRFLOW, "airflow": {**AIRFLOW["airflow"], **change}}
+
+
+def pod(documents: list[Document], part: str) -> Document:
+    """The specification of a part's pods."""
+    kind, name = PARTS[part]
+    if not name:
+        (name,) = [each["metadata"]["name"] for each in documents if each["kind"] == kind]
+    spec = named(documents, kind, name)["spec"]
+    found: Document = spec.get("jobTemplate", {}).get("spec", spec)["template"]["spec"]
+    return found
+
+
+def environment(container: Document) -> dict[str, Any]:
+    return {each["name"]: each.get("value", each.get("valueFrom")) for each in container["env"]}
+
+
+def containers(spec: Document) -> list[Document]:
+    return [*spec.get("initContainers", []), *spec["containers"]]
+
+
+@pytest.fixture(scope="module")
+def made() -> list[Document]:
+    """What the chart makes with Airflow."""
+    return render(AIRFLOW)
+
+
+def test_without_it_nothing_of_it_is_made() -> None:
+    off = {"airflow": {**AIRFLOW["airflow"], "enabled": False}}
+    assert helm.text({**LEAST, **off}) == helm.text(LEAST)
+    assert not [each for each in render(LEAST) if "airflow" in json.dumps(each)]
+
+
+def test_two_schedulers_two_triggerers_and_one_of_the_rest(made: list[Document]) -> None:
+    found = made
+    replicas = {
+        each["metadata"]["name"].removeprefix("muster-airflow-"): each["spec"]["replicas"]
+        for each in found
+        if each["kind"] == "Deployment" and "airflow" in each["metadata"]["name"]
+    }
+    assert replicas == {"api-server": 1, "scheduler": 2, "triggerer": 2, "dag-processor": 1, "database": 1}
+    budgets = {each["metadata"]["name"] for each in found if each["kind"] == "PodDisruptionBudget"}
+    assert {"muster-airflow-scheduler", "muster-airflow-triggerer"} <= budgets
+    assert (
+        "muster-airflow-api-server" not in budgets
+    )  # one that may not be away would keep its node from being drained
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_each_part_is_restricted(part: str, made: list[Document]) -> None:
+    """As Pod Security says it of the level `restricted`."""
+    spec = pod(made, part)
+    assert spec["securityContext"]["runAsNonRoot"] is True
+    assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    for each in containers(spec):
+        assert each["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }
+        assert each["resources"]["limits"]["memory"]
+    kinds = {kind for volume in spec["volumes"] for kind in volume if kind != "name"}
+    assert kinds <= {"emptyDir", "secret", "configMap", "persistentVolumeClaim"}
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_each_part_is_where_and_with_what_its_values_say(part: str) -> None:
+    said: Document = {
+        "resources": {"requests": {"cpu": "7m"}, "limits": {"memory": "77Mi"}},
+        "nodeSelector": {"pool": "small"},
+        "tolerations": [{"key": "dedicated", "operator": "Exists"}],
+        "affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}},
+        "priorityClassName": "important",
+        "imagePullSecrets": ["other"],
+        "extraEnv": [{"name": "SITE", "value": "ours"}],
+        "extraVolumes": [{"name": "ca", "configMap": {"name": "site-ca"}}],
+        "extraVolumeMounts": [{"name": "ca", "mountPath": "/ca", "readOnly": True}],
+    }
+    database = {"small": {"enabled": True, **said}}
+    changed = render(
+        {
+            **values(**({"database": database} if part == "database" else {part: said})),
+            "imagePullSecrets": ["one"],
+        }
+    )
+    spec = pod(changed, part)
+    for name in ("nodeSelector", "tolerations", "affinity", "priorityClassName"):
+        assert spec[name] == said[name]
+    assert spec["imagePullSecrets"] == [{"name": "one"}, {"name": "other"}]
+    main = spec["containers"][0]
+    assert main["resources"]["requests"]["cpu"] == "7m"
+    assert main["resources"]["limits"] == {"memory": "77Mi"}
+    assert environment(main)["SITE"] == "ours"
+    assert said["extraVolumeMounts"][0] in main["volumeMounts"]
+    assert said["extraVolumes"][0] in spec["volumes"]
+    others = [pod(changed, each) for each in PARTS if each != part]
+    assert all("nodeSelector" not in each for each in others)
+
+
+def test_parts_of_which_there_are_several_spread_over_nodes() -> None:
+    (spread,) = pod(render(AIRFLOW), "scheduler")["topologySpreadConstraints"]
+    assert spread["labelSelector"] == {"matchLabels": {"app": "muster-airflow-scheduler"}}
+    ours = {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}
+    found = render(values(scheduler={"topologySpreadConstraints": [ours]}))
+    assert pod(found, "scheduler")["topologySpreadConstraints"] == [ours]
+
+
+def test_what_parses_dags_has_no_rights_and_what_runs_them_sees_no_key(made: list[Document]) -> None:
+    found = made
+    for part in ("dagProcessor", "migrate", "database", "logs"):
+        spec = pod(found, part)
+        assert (spec["serviceAccountName"], spec["automountServiceAccountToken"]) == ("muster-airflow", False)
+        assert "muster-store" not in [each.get("secret", {}).get("secretName") for each in spec["volumes"]]
+    roles = [each for each in found if each["kind"] in ("RoleBinding", "ClusterRoleBinding")]
+    assert not [each for each in roles for who in each["subjects"] if who["name"] == "muster-airflow"]
+    for part in ("apiServer", "scheduler", "triggerer"):
+        spec = pod(found, part)
+        assert spec["serviceAccountName"] == "muster-operator"
+        seeing = [
+            each["name"]
+            for each in containers(spec)
+            if "keys" in [mount["name"] for mount in each["volumeMounts"]]
+        ]
+        assert seeing == ["token"]
+    kinds = {
+        part: re.findall(r"--kind (\w+)", pod(found, part)["initContainers"][0]["command"][2])
+        for part in ("apiServer", "scheduler", "triggerer")
+    }
+    assert kinds == {"apiServer": ["page"] * 2, "scheduler": ["operator"] * 2, "triggerer": ["operator"] * 2}
+
+
+def test_the_claim_s_root_is_mounted_by_what_makes_its_folder_alone() -> None:
+    found = render(values(logs={"folder": "team/logs"}))
+    for part in PARTS:
+        for each in containers(pod(found, part)):
+            mounts = [mount for mount in each["volumeMounts"] if mount["name"] == "claim"]
+            if part == "migrate":
+                assert mounts == [{"name": "claim", "mountPath": "/claim"}]
+                assert 'mkdir -p "/claim/team/logs"' in each["command"][2]
+            elif mounts:
+                assert mounts == [{"name": "claim", "mountPath": "/logs", "subPath": "team/logs"}]
+
+
+def test_airflow_knows_every_setting_that_it_is_given() -> None:
+    from airflow.configuration import retrieve_configuration_description
+
+    known = {
+        f"AIRFLOW__{section}__{option}".upper()
+        for section, of in retrieve_configuration_description().items()
+        for option in of["options"]
+    }
+    git = {"path": "/opt/airflow/dags", "git": {"url": "https://git.example/dags", "secret": "muster-git"}}
+    policy = {"airflowEgress": [{"ports": [{"port": 443}]}]}
+    for change in ({}, {"dags": git}):
+        found = render({**values(**change), "networkPolicy": policy})
+        for part in WAITING:
+            main = pod(found, part)["containers"][0]
+            given = {name for name in environment(main) if name.startswith("AIRFLOW__")}
+            assert given - known == set()
+            assert len(given) > 20
+
+
+def test_tasks_are_given_the_namespace_that_the_release_is_in(tmp_path: Path) -> None:
+    """The very connection, read as muster reads it."""
+    from airflow.sdk import Connection
+
+    changed = {
+        **AIRFLOW,
+        "user": 20001,
+        "imagePullSecrets": ["registry"],
+        "store": {**LEAST["store"], "folder": "s"},
+    }
+    given = environment(pod(render(changed, namespace="team-a"), "scheduler")["containers"][0])
+    written = json.loads(given["AIRFLOW_CONN_MUSTER"])
+    assert written["extra"]["in_cluster"] is True
+    assert written["extra"]["muster"]["token_file"] == "/token/token"
+    (tmp_path / "token").write_text("token")
+    written["extra"]["muster"]["token_file"] = str(tmp_path / "token")
+    connection = Connection(
+        conn_id=given["AIRFLOW__MUSTER__CONNECTION"],
+        conn_type=written["conn_type"],
+        extra=json.dumps(written["extra"]),
+    )
+    assert cluster_settings(connection, "muster").site == ClusterSite(
+        namespace="team-a",
+        claim="muster-store",
+        folder="s",
+        store_url="http://muster-store.team-a",
+        image_prefix="registry.example/team-a",
+        image_pull_secrets=("registry",),
+        service_account="muster-job",
+        user=20001,
+        queue="team-a",
+    )
+    assert given["AIRFLOW__MUSTER__INSTANCE"] == "team-a-muster"
+
+
+def test_a_database_of_the_site_s_own_is_named_by_its_secret() -> None:
+    policy = {"airflowEgress": [{"to": [{"ipBlock": {"cidr": "10.9.8.7/32"}}], "ports": [{"port": 5432}]}]}
+    found = render({**values(database={"secret": "muster-postgres"}), "networkPolicy": policy})
+    assert not [
+        each
+        for each in found
+        if each["metadata"]["name"] == "muster-airflow-database" and each["kind"] != "NetworkPolicy"
+    ]
+    for part in (*WAITING, "migrate"):
+        given = environment(pod(found, part)["containers"][0])
+        assert given["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"] == {
+            "secretKeyRef": {"name": "muster-postgres", "key": "connection"}
+        }
+        assert "DATABASE_PASSWORD" not in given
+
+
+def test_another_image_migrates_anew_and_the_same_does_not() -> None:
+    """A Job cannot be changed: one of the same name must be the same."""
+
+    def job(documents: list[Document]) -> Document:
+        (found,) = [each for each in documents if each["kind"] == "Job"]
+        return found
+
+    before, same = job(render(AIRFLOW)), job(render(values(scheduler={"replicas": 3})))
+    after = job(render(values(image="registry.example/team-a/airflow:next")))
+    assert before == same
+    assert before["metadata"]["name"] != after["metadata"]["name"]
+
+
+@pytest.mark.parametrize(
+    ("dags", "folder", "mounted"),
+    [
+        ({}, "/opt/airflow/dags", None),
+        ({"path": "/srv/dags"}, "/srv/dags", None),
+        ({"image": "registry.example/dags:1", "path": "/srv/dags"}, "/dags", {"emptyDir": {}}),
+        (
+            {"claim": {"name": "our-dags", "subPath": "live"}},
+            "/dags",
+            {"persistentVolumeClaim": {"claimName": "our-dags", "readOnly": True}},
+        ),
+    ],
+)
+def test_dags_are_where_the_values_say(dags: Document, folder: str, mounted: Document | None) -> None:
+    found = render(values(dags=dags))
+    for part in WAITING:
+        spec = pod(found, part)
+        main = spec["containers"][0]
+        assert environment(main)["AIRFLOW__CORE__DAGS_FOLDER"] == folder
+        volumes = [each for each in spec["volumes"] if each["name"] == "dags"]
+        assert volumes == ([{"name": "dags", **mounted}] if mounted else [])
+        assert [each["mountPath"] for each in main["volumeMounts"] if each["name"] == "dags"] == [
+            "/dags"
+        ] * len(volumes)
+        copies = [each for each in spec["initContainers"] if each["name"] == "dags"]
+        assert [each["command"] for each in copies] == (
+            [["cp", "-R", "/srv/dags/.", "/dags/"]] if "image" in dags else []
+        )
+
+
+def test_dags_of_a_git_repository_are_a_bundle() -> None:
+    git = {"url": "https://git.example/dags", "branch": "live", "subdir": "dags", "secret": "muster-git"}
+    found = render(
+        {**values(dags={"git": git}), "networkPolicy": {"airflowEgress": [{"ports": [{"port": 443}]}]}}
+    )
+    for part in WAITING:
+        given = environment(pod(found, part)["containers"][0])
+        (bundle,) = json.loads(given["AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST"])
+        assert bundle["kwargs"] == {
+            "repo_url": "https://git.example/dags",
+            "tracking_ref": "live",
+            "subdir": "dags",
+            "git_conn_id": "git",
+        }
+        assert given["AIRFLOW_CONN_GIT"] == {"secretKeyRef": {"name": "muster-git", "key": "connection"}}
+
+
+REFUSED: dict[str, tuple[Document, str]] = {
+    "another executor": (
+        {"executor": "CeleryExecutor"},
+        "airflow.executor is CeleryExecutor, and this chart runs LocalExecutor",
+    ),
+    "no database": ({"database": {}}, "airflow.database names no database"),
+    "two databases": (
+        {"database": {"secret": "muster-postgres", "small": {"enabled": True}}},
+        "airflow.database has a secret, muster-postgres, and small.enabled=true",
+    ),
+    "a database that jobs may read of": (
+        {"database": {"secret": "postgres"}},
+        "airflow.database.secret is postgres: a job may read any Secret of its namespace that is not called muster-…",
+    ),
+    "a database that nothing reaches": (
+        {"database": {"secret": "muster-postgres"}},
+        "networkPolicy.airflowEgress is empty, so no pod of Airflow could reach the database of Secret muster-postgres",
+    ),
+    "a repository that nothing reaches": (
+        {"dags": {"git": {"url": "https://git.example/dags"}}},
+        "networkPolicy.airflowEgress is empty, so no pod of Airflow could reach https://git.example/dags",
+    ),
+    "Dags from two places": (
+        {"dags": {"image": "dags:1", "git": {"url": "https://git.example/dags"}}},
+        "airflow.dags has image and git: Dags come from one place",
+    ),
+    "keys that each rendering would make anew": (
+        {"secret": ""},
+        "airflow.secret is not set, and no cluster is asked",
+    ),
+    "logs in the store": (
+        {"logs": {"folder": "store/logs"}},
+        "airflow.logs.folder is store/logs and store.folder is store: neither may lie in the other",
+    ),
+    "a folder outside": ({"logs": {"folder": "../x"}}, 'airflow.logs.folder is "../x": need a plain path'),
+    "a user with a colon": ({"user": "a:admin"}, 'airflow.user is "a:admin": need letters, digits'),
+    "an address without a scheme": ({"url": "airflow.example"}, "at '/airflow/url'"),
+    "an image without a tag": (
+        {"image": "airflow"},
+        'airflow.image is "airflow": need an image with its tag',
+    ),
+    "no scheduler": (
+        {"scheduler": {"replicas": 0}},
+        "at '/airflow/scheduler/replicas': minimum: got 0, want 1",
+    ),
+    "a misspelt value": ({"scheduler": {"replica": 2}}, "'/airflow/scheduler"),
+    "a misspelt place": (
+        {"triggerer": {"tolerations": [{"foo": "bar"}]}},
+        "at '/airflow/triggerer/tolerations/0'",
+    ),
+    "a pod of no memory": (
+        {"triggerer": {"resources": {"limits": {"memory": "lots"}}}},
+        'airflow.triggerer.resources.limits.memory is "lots": need an amount',
+    ),
+    "a volume of the chart's own name": (
+        {"scheduler": {"extraVolumes": [{"name": "token", "emptyDir": {}}]}},
+        "at '/airflow/scheduler/extraVolumes/0/name'",
+    ),
+}
+
+
+@pytest.mark.parametrize("why", REFUSED)
+def test_bad_values_are_refused_by_name(why: str) -> None:
+    change, said = REFUSED[why]
+    assert said in refused(values(**change))
+
+
+@pytest.fixture(scope="module")
+def policies() -> list[Document]:
+    ingress = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "ingress"}}}
+    policy = {
+        "users": [ingress],
+        "airflowEgress": [{"to": [{"ipBlock": {"cidr": "10.9.8.7/32"}}], "ports": [{"port": 5432}]}],
+        "apiServer": {"ports": [6443], "to": [{"ipBlock": {"cidr": "10.1.2.3/32"}}]},
+    }
+    return [each for each in render({**AIRFLOW, "networkPolicy": policy}) if each["kind"] == "NetworkPolicy"]
+
+
+@pytest.mark.parametrize(
+    ("source", "port", "found"),
+    [
+        ("scheduler", 8080, {"api-server", "store"}),
+        ("scheduler", 5432, {"database", "postgres"}),
+        ("scheduler", 6443, {"api"}),
+        ("triggerer", 6443, {"api"}),
+        ("api-server", 6443, {"api"}),
+        ("dag-processor", 6443, set()),
+        ("dag-processor", 5432, {"database", "postgres"}),
+        ("migrate", 5432, {"database", "postgres"}),
+        ("database", 5432, set()),
+        ("gc", 8080, set()),
+        ("job", 5432, set()),
+        ("job", 8080, {"store"}),
+        ("ingress", 8080, {"api-server", "api", "postgres", "stranger"}),
+        ("stranger", 8080, {"api", "postgres", "ingress"}),
+        ("stranger", 5432, {"api", "postgres", "ingress"}),
+    ],
+)
+def test_who_reaches_whom(source: str, port: int, found: set[str], policies: list[Document]) -> None:
+    parts = ("api-server", "scheduler", "triggerer", "dag-processor", "migrate", "database", "gc")
+    ends = {each: End(labels={"app": f"muster-airflow-{each}"}, namespace=NAMESPACE) for each in parts}
+    ends |= {
+        "store": End(labels={"app": "muster-store"}, namespace=NAMESPACE),
+        "job": End(labels={"muster.dev/job": "x"}, namespace=NAMESPACE),
+        "stranger": End(labels={"app": "web"}, namespace=NAMESPACE),
+        "ingress": End(labels={"app": "ingress"}, namespace="ingress"),
+        "api": End(address="10.1.2.3"),
+        "postgres": End(address="10.9.8.7"),
+    }
+    reached = {
+        name for name, end in ends.items() if name != source and may(ends[source], end, port, policies)
+    }
+    assert reached == found
+
+
+def test_notes_say_how_to_get_in() -> None:
+    done = helm.run(
+        *("install", "muster", str(helm.CHART), "--dry-run=client", "--namespace=team-a", "--values=-"),
+        stdin=json.dumps(AIRFLOW),
+    )
+    notes = done.stdout.partition("NOTES:\n")[2]
+    assert "service/muster-airflow-api-server 8080:8080" in notes
+    assert (
+        "get secret muster-airflow --namespace team-a --output 'go-template={{.data.password | base64decode}}'"
+        in notes
+    )
+
+
+def _page() -> list[Document]:
+    """What docs/howto/airflow-in-the-cluster.md has one write."""
+    text = (helm.ROOT / "docs" / "howto" / "airflow-in-the-cluster.md").read_text()
+    return [yaml.safe_load(each) for each in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)]
+
+
+def test_the_values_of_the_page_are_taken() -> None:
+    ours = {**_page()[0], "store": LEAST["store"], "queues": LEAST["queues"]}
+    ours["airflow"] = {**ours["airflow"], "secret": "muster-airflow"}
+    found = render(ours)
+    images = {each["image"] for part in PARTS for each in containers(pod(found, part))}
+    assert images == {ours["image"]}
+
+
+def test_an_airflow_that_stands_already_is_told_what_the_page_says(tmp_path: Path) -> None:
+    from airflow.sdk import Connection
+
+    given = {each["name"]: each["value"] for each in _page()[1]["env"]}
+    written = json.loads(given["AIRFLOW_CONN_MUSTER"])
+    (tmp_path / "token").write_text("token")
+    assert written["extra"]["muster"].pop("token_file") == "/token/token"
+    written["extra"]["muster"]["token_file"] = str(tmp_path / "token")
+    connection = Connection(
+        conn_id=given["AIRFLOW__MUSTER__CONNECTION"],
+        conn_type=written["conn_type"],
+        extra=json.dumps(written["extra"]),
+    )
+    ours = environment(
+        pod(render({**AIRFLOW, "airflow": AIRFLOW["airflow"]}, namespace="team-a"), "scheduler")[
+            "containers"
+        ][0]
+    )
+    chart = json.loads(ours["AIRFLOW_CONN_MUSTER"])["extra"]["muster"]
+    site = cluster_settings(connection, "muster").site
+    assert {name: getattr(site, name) for name in chart if name != "token_file"} == {
+        name: value for name, value in chart.items() if name != "token_file"
+    }
