@@ -87,7 +87,7 @@ def test_a_cluster_s_own_schemas_take_it(name: str, known: Path) -> None:
 def test_those_schemas_are_on_guard(old: str, new: str, known: Path) -> None:
     text = written("least")
     assert old in text
-    done = _conform(known, text.replace(old, new))
+    done = _conform(known, text.replace(old, new, 1))
     assert json.loads(done.stdout)["summary"]["invalid"] == 1
 
 
@@ -181,7 +181,7 @@ def test_a_changed_config_makes_a_new_pod() -> None:
         }
         for folder in ("one", "two")
     )
-    assert before.keys() == {"muster-metrics", "muster-gc", "muster-requests"}
+    assert before.keys() == {"muster-keeper", "muster-metrics", "muster-gc", "muster-requests"}
     assert all(before[name] != after[name] for name in before)
 
 

@@ -205,10 +205,10 @@ def serving_rights(kind: Kind, *, gateway: bool) -> tuple[Right, ...]:
     :param gateway: whether there is one.
     """
     return (
-        *_rights((kind,), ("get", "list", "create", "delete")),
-        *_rights((kinds.SERVICE,), ("get", "create") if gateway else _ROUTE),
+        *_rights((kind,), ("get", "list", "create", "patch", "delete")),
+        *_rights((kinds.SERVICE,), ("get", "list", "create") if gateway else _ROUTE),
         *_rights((kinds.HTTP_ROUTE,), _ROUTE if gateway else ("get",)),
-        *_rights((kinds.CONFIG_MAP,), ("get", "create", "patch")),
+        *_rights((kinds.CONFIG_MAP,), ("get", "list", "create", "patch")),
         *_rights((kinds.DEPLOYMENT, kinds.ENDPOINT_SLICE), ("list",)),
         *_rights((kinds.POD,), ("get", "create"), subresource="proxy"),
     )

@@ -221,8 +221,8 @@ class ClusterPlatform:
 
         Whoever retires a deployment takes its revisions away first. Its clients' tokens go with its route, and are made again, too.
         """
+        there = self._routes.documents()  # before the revisions: what is being retired has lost them by then
         standing = self._revisions.remember()
-        there = self._routes.documents()
         before, self._remembered = self._remembered or {}, {}
         for name, document in before.items():
             if name in there or name not in standing or names.PAUSED in document["metadata"]["annotations"]:

@@ -95,6 +95,23 @@ def test_what_others_edit_is_put_back_at_the_second_look_and_told(
     assert len(there.cluster.all(EVENT)) == 1
 
 
+def test_without_a_gateway_a_service_that_is_the_route_is_put_back(tmp_path: Path) -> None:
+    with world(tmp_path) as there:
+        whole: dict[str, Any] = {"gateway": "", "serving_url": ""}
+        deployments = there.deployments(**whole)
+        deployments.prepare(there.spec(), by="ti-1")
+        status = deployments.deployment("lines")
+        deployments.shift("lines", {"r1": 100}, token=status.token, release=None)
+        kept, before = keeping(there, **whole), objects(there)
+        delete(there, SERVICE, "lines")
+        kept.look()
+        assert objects(there) == before
+        there.cluster.edit(SERVICE, "lines", selector={"app": "another"})
+        for _ in range(2):
+            kept.look()
+        assert objects(there) == before
+
+
 def test_a_service_of_grpc_is_put_back(tmp_path: Path) -> None:
     with world(tmp_path) as there:
         by_host = {"serving_url": "http://{name}.models.example"}
