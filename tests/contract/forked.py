@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from multiprocessing import connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -26,9 +27,11 @@ from tests.places import MadePlace
 from tests.ports import free_port
 
 from muster.backends.base import Backend
+from muster.backends.forecast import Competition, Demand
 from muster.backends.jobs.checks import check_inputs, from_environment, lease_inputs, secret_values
 from muster.backends.jobs.ending import decide, is_decided, record
 from muster.backends.jobs.runner import Look
+from muster.backends.jobs.sizing import LOOK_SECONDS, Growth, Seen, Sizing, resized
 from muster.backends.local.processes import MARK_VARIABLE, descendants, end_descendants, end_strays, marked
 from muster.backends.tracking import URI, Tracking
 from muster.core.errors import BadOutput, CannotSchedule, ImageError, MusterError, SpecError
@@ -43,12 +46,14 @@ from muster.core.verdict import Cause, ExitCode, Verdict, first_of
 from muster.core.wire import dumps, loads
 from muster.images.environment import Environments
 from muster.images.worker_archive import worker_folder
+from muster.volumes.durability import write_whole
 from muster.volumes.folder import FolderStore
 
 _FORKS = forks(__name__)  # a process without threads is forked, not that of the caller
 _LOOK_SECONDS, _SETTLE_SECONDS, _MARGIN_SECONDS = 0.05, 0.5, 2.0
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _AGAIN = "run it again"
+_PRIORITIES = {"high": 1, "low": -1}
 
 
 class ForkRunner:
@@ -64,6 +69,9 @@ class ForkRunner:
         self._lock = threading.RLock()
         self._waiting: dict[str, tuple[JobSpec, JobStatus]] = {}
         self._running: dict[str, tuple[JobSpec, BaseProcess]] = {}
+        self._sizes = _Sizes(home)
+        self._growths: dict[str, Growth] = {}
+        self._next = 0.0
 
     def check(self, job: JobSpec) -> tuple[str, ...]:
         if _memory(job) > self._memory_gib:
@@ -140,8 +148,9 @@ class ForkRunner:
         """Start what has room, in order, and end what waited too long."""
         with self._lock:
             self._running = {one: each for one, each in self._running.items() if self._works_on(one)}
-            for job_id, (job, status) in list(self._waiting.items()):
-                if _memory(job) <= self._free():
+            for job_id, (job, status) in self._in_order():
+                if _memory(job.sized(job.least)) <= self._free():
+                    self._sizes.ask(job_id, self._sizing(job, job_id).most() or job.least, "")
                     self._fork(job, job_id)
                 elif time.time() < status.submitted + job.queue_timeout_seconds:
                     continue
@@ -151,6 +160,46 @@ class ForkRunner:
                     verdict = Verdict(cause=Cause.QUEUE_TIMEOUT, message=said, advice=_AGAIN)
                     _record(self._store, job_id, verdict.going_on(job.origin.again))
                 del self._waiting[job_id]
+            if time.monotonic() >= self._next:
+                self._next = time.monotonic() + LOOK_SECONDS
+                self._resize()
+
+    def _in_order(self) -> list[tuple[str, tuple[JobSpec, JobStatus]]]:
+        return sorted(self._waiting.items(), key=lambda each: -_priority(each[1][0]))
+
+    def _resize(self) -> None:
+        """Ask elastic gangs to shrink for jobs that wait, or to grow at a checkpoint."""
+        for job_id, (job, _) in self._running.items():
+            staging = self._store.staging(job_id)
+            now = self._sizes.asked(job_id)[0]
+            if not job.elastic or staging is None or now != self._sizes.held(job_id):
+                continue
+            sizing = self._sizing(job, job_id)
+            growth = self._growths.setdefault(job_id, Growth(partial(_checkpoints, staging.checkpoints)))
+            most = sizing.most() or now
+            if let_in := sizing.to_let_in(now):
+                self._sizes.ask(job_id, let_in[0], f"{let_in[1].name} waits for room")
+            elif growth.due(room=most > now):
+                self._sizes.ask(job_id, most, "there is room for more")
+            else:
+                continue
+            del self._growths[job_id]
+
+    def _sizing(self, job: JobSpec, job_id: str) -> Sizing:
+        """What a gang may have beside what others have, or will have once those that shrink have done so."""
+        running = (
+            _demand(each.sized(self._sizes.asked(other)[0]), other)
+            for other, (each, _) in self._running.items()
+        )
+        competition = Competition(
+            pools={"memory": self._memory_gib},
+            running=tuple(running),
+            waiting=tuple(
+                _demand(each, other, status.submitted) for other, (each, status) in self._in_order()
+            ),
+            planned=tuple(_demand(job.sized(size), job_id) for size in range(job.least, job.replicas + 1)),
+        )
+        return Sizing(competition, job_id=job_id, least=job.least)
 
     def _fork(self, job: JobSpec, job_id: str) -> None:
         given = (self._home, self._cache, job_id, secret_values(job, from_environment))
@@ -159,10 +208,14 @@ class ForkRunner:
         self._running[job_id] = job, process
 
     def _free(self) -> float:
-        return self._memory_gib - sum(_memory(job) for job, _ in self._running.values())
+        held = (
+            job.sized(max(self._sizes.asked(job_id)[0], self._sizes.held(job_id)))
+            for job_id, (job, _) in self._running.items()
+        )
+        return self._memory_gib - sum(map(_memory, held))
 
     def _lacks(self, job: JobSpec) -> str:
-        return f"waiting for {_memory(job):g} GiB of memory: {self._free():g} of {self._memory_gib:g} free"
+        return f"waiting for {_memory(job.sized(job.least)):g} GiB of memory: {self._free():g} of {self._memory_gib:g} free"
 
     def _look(self, status: JobStatus) -> JobStatus:
         job_id = status.job_id
@@ -268,8 +321,35 @@ class _Member:
         self.process.stdout.close()
 
 
+class _Sizes:
+    """With how many replicas each gang is to go on, and with how many it does: files, since it has its own process."""
+
+    def __init__(self, home: Path) -> None:
+        self._folder = home / "sizes"
+        self._folder.mkdir(exist_ok=True)
+
+    def ask(self, job_id: str, replicas: int, why: str) -> None:
+        write_whole(self._folder / f"{job_id}.asked", f"{replicas} {why}")
+
+    def asked(self, job_id: str) -> tuple[int, str]:
+        replicas, _, why = (self._folder / f"{job_id}.asked").read_text().partition(" ")
+        return int(replicas), why
+
+    def hold(self, job_id: str, replicas: int) -> None:
+        write_whole(self._folder / f"{job_id}.held", str(replicas))
+
+    def held(self, job_id: str) -> int:
+        with suppress(FileNotFoundError):
+            return int((self._folder / f"{job_id}.held").read_text())
+        return 0  # it has not begun
+
+
 class _Decided(Exception):
     """The job's end was decided from outside."""
+
+
+class _Resized(Exception):
+    """The gang has stopped, to go on with other replicas."""
 
 
 def _run(home: Path, cache: Path, job_id: str, secrets: Mapping[str, str]) -> None:
@@ -288,6 +368,8 @@ class _Job:
         self._spec, self._secrets = store.ledger.spec(job_id), secrets
         self._masking, self._told, self._restarts = Masking(secrets.values()), Told(), 0
         self._folder, self._telling = home / "forked" / job_id, threading.Lock()
+        self._sizes = _Sizes(home)
+        self._asked_for = store.ledger.spec(job_id)
 
     def run(self) -> None:
         end_strays(mark(self._store, self._job_id))
@@ -324,7 +406,7 @@ class _Job:
         digest = spec.image_digest
         python = Environments(self._cache).ensure(spec.image, store.code(digest), digest)
         deadline = time.monotonic() + spec.run_timeout_seconds
-        while (verdict := self._attempt(python, deadline)) and verdict.cause.restarts_gang:
+        while (verdict := self._attempt_resized(python, deadline)) and verdict.cause.restarts_gang:
             end_descendants()
             if self._restarts == spec.max_restarts:
                 return verdict
@@ -333,6 +415,17 @@ class _Job:
             self._log(f"{said} from its checkpoint\n".encode())
             self._note(state=JobState.PREPARING, reason="starting again", restarts=self._restarts)
         return verdict
+
+    def _attempt_resized(self, python: Path, deadline: float) -> Verdict | None:
+        """Start the gang, and again whenever another size is asked for, which counts as no restart."""
+        while True:
+            size, why = self._sizes.asked(self._job_id)
+            self._sizes.hold(self._job_id, size)
+            if why and size != self._spec.replicas:
+                self._log(f"[muster] {resized(why, size, self._asked_for.replicas)}\n".encode())
+            self._spec = self._asked_for.sized(size)
+            with suppress(_Resized):
+                return self._attempt(python, deadline)
 
     def _attempt(self, python: Path, deadline: float) -> Verdict | None:
         """Start all replicas, and return when none of them runs any more: why the gang failed."""
@@ -356,7 +449,8 @@ class _Job:
             now = time.monotonic()
             for member in running:
                 member.mind_memory()
-            if ended is None and (ended := self._ended(late=now > deadline)):
+            ended = ended or self._ended(late=now > deadline)
+            if kill_at == never and (ended or self._is_to_resize()):
                 stop_at, kill_at = now, now + self._spec.grace_seconds + _MARGIN_SECONDS
             if kill_at == never and any(member.process.returncode for member in members):
                 stop_at = now + _SETTLE_SECONDS
@@ -367,11 +461,17 @@ class _Job:
             stop_at = max(stop_at, kill_at) if now >= stop_at else stop_at
         if ended is not None:
             return ended  # where it was decided from outside, that stands
+        if self._is_to_resize() and self._store.sealed(self._job_id) is None:
+            raise _Resized
         faults = [found for member in members if (found := member.fault())]
         return first_of([verdict for _, verdict in sorted(faults, key=lambda found: found[0])])
 
+    def _is_to_resize(self) -> bool:
+        return self._asked_for.elastic and self._sizes.asked(self._job_id)[0] != self._spec.replicas
+
     def _replicas(self, scratch: Path) -> list[Replica]:
-        spec, store, staging = self._spec, self._store, self._store.stage(self._job_id)
+        spec, store = self._spec, self._store
+        staging = store.stage(self._job_id, replicas=spec.replicas if self._asked_for.elastic else None)
         ports = [free_port() for _ in range(max(1, spec.world_size))]
         found = [
             Replica(
@@ -459,6 +559,25 @@ class _Job:
 
 def _memory(job: JobSpec) -> float:
     return sum(role.replicas * role.resources.memory_gib for role in job.roles)
+
+
+def _priority(job: JobSpec) -> int:
+    return _PRIORITIES.get(job.priority or "", 0)
+
+
+def _demand(job: JobSpec, job_id: str, since: float = 0.0) -> Demand:
+    choices = ({"memory": _memory(job.sized(job.least))},)
+    return Demand(name=job.name, job_id=job_id, choices=choices, priority=_priority(job), since=since)
+
+
+def _checkpoints(folder: Path) -> Seen:
+    """Inode, size and time of change of each file; what goes meanwhile is seen at the next look."""
+    found: dict[str, tuple[float, ...]] = {}
+    with suppress(OSError):
+        for path in folder.rglob("*"):
+            stat = path.stat()
+            found[str(path)] = stat.st_ino, stat.st_size, stat.st_mtime_ns
+    return found
 
 
 def mark(store: Any, job_id: str) -> str:

@@ -19,6 +19,7 @@ from tests.cluster import nodes, queues, reaper
 from tests.cluster.backend import connected
 from tests.cluster.control_plane import NODE_GRACE_SECONDS
 from tests.cluster.layout import Layout, node_called
+from tests.contract.forked import forked
 from tests.contract.named import Named
 from tests.contract.one_machine import one_machine
 from tests.contract.test_backend import finish
@@ -392,6 +393,20 @@ class TestElasticOnThisMachine(ElasticContract):
         role = replace(training().roles[0], resources=Resources(memory_gib=3))
         with pytest.raises(CannotSchedule, match="asks for 6 GiB"):
             backend.runner.check(training(roles=(role,)))
+
+
+@pytest.mark.slow
+class TestElasticOnForks(ElasticContract):
+    """The small complete place, ``tests/contract/forked.py``."""
+
+    @pytest.fixture
+    def backend(self, tmp_path: Path, cache: Path) -> Iterator[Backend]:
+        yield from forked(tmp_path / "home", cache, memory_gib=4)
+
+    def checkpoints(self, backend: Backend, job_id: str) -> Path:
+        staging = backend.store.staging(job_id)
+        assert staging is not None
+        return staging.checkpoints
 
 
 @pytest.mark.cluster

@@ -77,7 +77,7 @@ CLICKS = {("POST", f"/v1/{mark}") for mark in ("pin", "unpin", "retire", "reinst
     ("POST", "/v1/searches/{search_id}/events"),
     ("PUT", "/v1/jobs/{job_id}/status"),
 }
-READS = {("POST", path) for path in ("/v1/records", "/v1/statuses", "/v1/specs", "/v1/gc/plan")}
+READS = {("POST", path) for path in ("/v1/records", "/v1/statuses", "/v1/specs", "/v1/gc/plan", "/v1/usage")}
 
 
 @pytest.mark.parametrize("kind", [TokenKind.READER, TokenKind.SWEEPER, TokenKind.PAGE])
