@@ -1,8 +1,9 @@
 """Hundreds of stages under ``muster run``: CPU-seconds by their number, beside ``dag.test()``, Dagster in one process.
 
-``python -m benchmarks.many_stages [--sizes 5 50 150 300] [--mapped 10 100 500] [--pairs N] [--dagster PYTHON] [--json]``.
+``python -m benchmarks.many_stages [--sizes 5 50 150 300 500] [--mapped 10 100 500] [--pairs N] [--dagster PYTHON] [--json]``.
 CPU is user and system time of the command and of all processes below it: other work on the machine changes it little. The
-promise is a law, so it holds on any machine: a stage of the largest Dag costs what one of a middle one costs.
+promise is a law, so it holds on any machine: a stage of the largest Dag costs what one of a middle one costs. After the figures of each
+kind comes the line that fits them: what a run costs, and what each stage adds.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from contextlib import suppress
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from statistics import linear_regression, median
 
 from benchmarks.pairs import Ratio, ratio, show
 from benchmarks.stages import MUSTER, TEST
@@ -25,7 +27,7 @@ from muster.airflow.embedded.home import EmbeddedHome
 from muster.core.linux import adopt_orphans
 from muster.core.settings import Settings
 
-SIZES, MAPPED = (5, 50, 150, 300), (10, 100, 500)
+SIZES, MAPPED = (5, 50, 150, 300, 500), (10, 100, 500)
 GROWTH, KEPT = 1.3, 0.15
 
 DAG = """\
@@ -128,12 +130,22 @@ def cpu(words: Sequence[str], folder: Path, variables: dict[str, str]) -> float:
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
+def law(sizes: Sequence[int], spent: Sequence[float]) -> str:
+    """The line that fits best, and how far the figures are from it: linear where that is little."""
+    fit = linear_regression(sizes, spent)
+    off = max(
+        abs(fit.intercept + fit.slope * size - each) / each for size, each in zip(sizes, spent, strict=True)
+    )
+    return f"{fit.intercept:.2f} + {fit.slope:.3f} a stage, at most {off:.0%} off"
+
+
 def grown(name: str, sizes: Sequence[int], spend: Callable[[int], float], pairs: int, *, say: bool) -> Ratio:
     """Compare what a further stage costs between the two largest sizes and between the two before."""
     spent = [[spend(size) for size in sizes] for _ in range(pairs)]
     if say:
         for size, each in zip(sizes, zip(*spent, strict=True), strict=True):
             print(f"{name} {size:4}: {', '.join(f'{seconds:.1f}' for seconds in each)} CPU-s", flush=True)
+        print(f"{name}: {law(sizes, [median(each) for each in zip(*spent, strict=True)])}", flush=True)
     steps = [
         [
             (more - less) / (large - small)
@@ -156,6 +168,7 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as folder:
         places = Places(Path(folder))
+        places.muster("chain", options.sizes[0])  # what the first run of a cache makes is no stage's
         of = partial(grown, pairs=options.pairs, say=not options.json)
         ratios = [of(each, options.sizes, partial(places.muster, each)) for each in ("chain", "fan")]
         made = grown("mapped jobs", options.mapped, partial(places.muster, "mapped"), 1, say=not options.json)

@@ -108,6 +108,18 @@ def measure(home: Path, store: FolderStore, *, runs: int, gc_seconds: float) -> 
     )
 
 
+def _show(each: Held, *, first: bool) -> None:
+    if first:
+        print(
+            f"{'runs':>8} {'store':>10} {'inodes':>8} {'versions':>8} {'jobs':>6} {'gc':>8} {'memory':>9} {'first':>9}"
+        )
+    print(
+        f"{each.runs:8} {each.store_mib:6.1f} MiB {each.inodes:8} {each.versions:8} {each.jobs:6} {each.gc_seconds:6.2f} s"
+        f" {each.memory_mib:5.0f} MiB {each.first_ms:6.1f} ms{'' if each.kept else '  MISSED'}",
+        flush=True,
+    )
+
+
 def main(arguments: Sequence[str]) -> int:
     """Measure, print, and return 1 if a promise is missed."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.year", description=__doc__)
@@ -129,20 +141,14 @@ def main(arguments: Sequence[str]) -> int:
                 began = time.time()
             if number in looks:
                 held.append(measure(home, store, runs=number, gc_seconds=gc_seconds))
+                if not options.json:
+                    _show(held[-1], first=len(held) == 1)
     bounded = held[-1].store_mib <= GROWTH * held[0].store_mib and held[-1].inodes <= GROWTH * held[0].inodes
     if options.json:
         print(
             json.dumps({"looks": [{**asdict(each), "kept": each.kept} for each in held], "bounded": bounded})
         )
     else:
-        print(
-            f"{'runs':>8} {'store':>10} {'inodes':>8} {'versions':>8} {'jobs':>6} {'gc':>8} {'memory':>9} {'first':>9}"
-        )
-        for each in held:
-            print(
-                f"{each.runs:8} {each.store_mib:6.1f} MiB {each.inodes:8} {each.versions:8} {each.jobs:6} {each.gc_seconds:6.2f} s"
-                f" {each.memory_mib:5.0f} MiB {each.first_ms:6.1f} ms{'' if each.kept else '  MISSED'}"
-            )
         print(
             f"promised: gc ≤ {MOST_GC_SECONDS:g} CPU-s, memory ≤ {MOST_MEMORY_MIB:g} MiB, first ≤ {MOST_FIRST_MS:g} ms; store and"
             f" inodes after the most runs ≤ {GROWTH:g} times those after the fewest{'' if bounded else ': MISSED'}"

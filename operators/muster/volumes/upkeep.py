@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import lru_cache, partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -203,6 +204,7 @@ class FolderUpkeep:
         live = {
             version.address: version for name in known for version in self._catalog.versions(name)
         } | damaged
+        awaited, old = self._jobs(time.time() - rules.job_days * DAY_SECONDS)
         kept = why_kept(
             live,
             rules,
@@ -210,7 +212,7 @@ class FolderUpkeep:
             used={address: makings.last_used(self._layout, version) for address, version in live.items()},
             replaced=dict(self._replaced(live.values())),
             leased=self.leased(),
-            awaited=dict(self._awaited()),
+            awaited=awaited,
             inputs=self._inputs,
         )
         gone = tuple(version for address, version in live.items() if address not in kept)
@@ -218,7 +220,6 @@ class FolderUpkeep:
             return CollectionPlan(
                 versions=gone, kept={a: why for a, why in kept.items() if live[a].volume in rules.volumes}
             )
-        jobs = tuple(self._old_jobs(time.time() - rules.job_days * DAY_SECONDS))
         stay = self._ended.resumable(days=rules.checkpoint_days)
         return CollectionPlan(
             versions=gone,
@@ -228,8 +229,8 @@ class FolderUpkeep:
             torn=tuple(
                 str(folder) for folder, job_id in uncommitted(self._layout) if self._ended.given_up(job_id)
             ),
-            code=tuple(self._unused_code(kept, set(jobs))),
-            jobs=jobs,
+            code=tuple(self._unused_code(kept, set(old))),
+            jobs=tuple(old),
         )
 
     def leased(self) -> dict[str, str]:
@@ -319,8 +320,13 @@ class FolderUpkeep:
         if not found:
             return
         wanted, folded = {place for job_id in found for place in commits[job_id].places}, set[Place]()
-        for name in {name for name, _ in wanted}:
-            folded |= wanted & {(name, n) for n in tombstones.above(self._layout, name, 0, lambda _: None)}
+        least = dict(
+            sorted(wanted, reverse=True)
+        )  # of each volume: what was deleted long ago is not read again
+        for name, first in least.items():
+            folded |= wanted & {
+                (name, n) for n in tombstones.above(self._layout, name, first - 1, lambda _: None)
+            }
         places = ((name, n) for name in self._layout.volumes() for n in self._layout.numbers(name))
         retiring = {
             mark.name
@@ -353,13 +359,17 @@ class FolderUpkeep:
                 if at is not None:
                     yield version.address, at
 
-    def _awaited(self) -> Iterator[tuple[str, str]]:
-        """Yield the inputs of jobs that have not ended, including queued ones, which lease nothing yet."""
+    def _jobs(self, before: float) -> tuple[dict[str, str], list[str]]:
+        """Return the inputs of jobs that have not ended (queued ones lease nothing yet), each with its job; and the jobs that ended before."""
+        awaited, old = dict[str, str](), list[str]()
         for job_id in self._ledger.jobs():
-            if not self._ended.has_ended(job_id):
-                for given in self._ledger.spec(job_id).inputs.values():
-                    for pinned in given.versions:
-                        yield pinned.address, job_id
+            status = self._ledger.status(job_id)
+            if not status.state.ended:
+                given = self._ledger.spec(job_id).inputs.values()
+                awaited |= {pinned.address: job_id for each in given for pinned in each.versions}
+            elif (status.ended or status.submitted) < before:
+                old.append(job_id)
+        return awaited, old
 
     def _inputs(self, address: str) -> Iterator[str]:
         record = self._record(address)
@@ -374,22 +384,17 @@ class FolderUpkeep:
         except Corrupt:
             return None
 
-    def _old_jobs(self, before: float) -> Iterator[str]:
-        for job_id in self._ledger.jobs():
-            status = self._ledger.status(job_id)
-            if status.state.ended and (status.ended or status.submitted) < before:
-                yield job_id
-
-    def _unused_code(self, kept: Iterable[str], going: set[str]) -> Iterator[str]:
-        """Yield snapshots of code and images' locks that no kept version and no job uses."""
-        records = (self._record(address) for address in kept)
-        users: list[Record | JobSpec] = [record for record in records if record]
-        users += [self._ledger.spec(job_id) for job_id in self._ledger.jobs() if job_id not in going]
-        used = {digest for user in users for digest in (user.code, user.image_digest)}
-        for folder in sorted((self._layout.root / "code").iterdir()):
-            fresh = folder.stat().st_ctime > time.time() - DAY_SECONDS  # its job may not be entered yet
-            if f"b3:{folder.name}" not in used and not fresh:
-                yield f"b3:{folder.name}"
+    def _unused_code(self, kept: Iterable[str], going: set[str]) -> list[str]:
+        """Return snapshots of code and images' locks that no kept version and no job uses; jobs are read, newest first, until all are used."""
+        lately = time.time() - DAY_SECONDS  # the job of a fresh one may not be entered yet
+        folders = (self._layout.root / "code").iterdir()
+        unused = {f"b3:{folder.name}" for folder in folders if folder.stat().st_ctime <= lately}
+        records = (record for address in kept if (record := self._record(address)))
+        specs = (self._ledger.spec(job_id) for job_id in reversed(self._ledger.jobs()) if job_id not in going)
+        users: Iterator[Record | JobSpec] = chain(records, specs)
+        while unused and (user := next(users, None)) is not None:
+            unused -= {user.code, user.image_digest}
+        return sorted(unused)
 
     def _empty(self, folder: Path) -> None:
         """Delete the files of an abandoned commit; the folder stays, so its number is never reused.
