@@ -277,15 +277,14 @@ class ClusterPlatform:
         seen, kind = self._revisions.look([book]), self._revisions.kind
         missing = self._revisions.missing(book, seen)
         for entry in missing:
-            self._make(entry)
-            yield f"{entry.name}: its {kind} is made again"
+            if self._make(entry):
+                yield f"{entry.name}: its {kind} is made again"
         for name, what in self._revisions.edited(book, seen).items():
             self._revisions.put_back(book, name, seen)
             yield f"{name}: its {kind} is written as muster made it ({what})"
         for (_, name), what in self._revisions.lacking([book]):
             lacks = book.entry(name)
-            if lacks is not None and lacks not in missing:
-                self._make(lacks)
+            if lacks is not None and lacks not in missing and self._make(lacks):
                 yield f"{name}: its {what} is made again"
         if not book.drifted:
             return
@@ -298,13 +297,14 @@ class ClusterPlatform:
         self._routes.await_taken_up(book.name)
         yield f"its route is written as muster left it: {shared(shares)}"
 
-    def _make(self, entry: BookEntry) -> None:
+    def _make(self, entry: BookEntry) -> bool:
         """Make what there is not of a revision, and take it away again where another process has ended the revision meanwhile."""
-        self._revisions.make(entry)
+        done = self._revisions.make(entry)
         now = self._routes.find(entry.spec.name)
         live = [one.name for one in now.live] if now else []
         if entry.name not in live:
             self._revisions.delete(entry.spec.name, upto=number(entry.name), but=live)
+        return done
 
     def _answer(self, route: Route, shares: Mapping[str, int]) -> bool:
         """Whether every revision answers that gains a share by these."""

@@ -76,8 +76,8 @@ class ClusterRevisions:
             with suppress(Conflict):  # it is there
                 self.maker.create(document, dry_run=True)
 
-    def make(self, live: BookEntry) -> None:
-        """Make what there is not of a revision: its one object, the code that its pods wait for, and a Service of gRPC.
+    def make(self, live: BookEntry) -> bool:
+        """Make what there is not of a revision: its object, the code that its pods wait for, a Service of gRPC; whether any was.
 
         :raises BackendError: what was there of it is being deleted, or another object has a name that it needs.
         """
@@ -89,12 +89,13 @@ class ClusterRevisions:
             made, anew = self._there(server, document), False
         else:
             anew = True
-        self._make_owned(kinds.CONFIG_MAP, owned_by(code(server), made), anew=anew)
+        done = self._make_owned(kinds.CONFIG_MAP, owned_by(code(server), made), anew=anew)
         if self._has_grpc_service(live):
-            self._make_owned(kinds.SERVICE, owned_by(grpc_service(server), made), anew=anew)
+            done |= self._make_owned(kinds.SERVICE, owned_by(grpc_service(server), made), anew=anew)
+        return anew or done
 
-    def _make_owned(self, kind: Kind, document: Document, *, anew: bool) -> None:
-        """Make what goes with a revision's one object.
+    def _make_owned(self, kind: Kind, document: Document, *, anew: bool) -> bool:
+        """Make what goes with a revision's one object; whether it was not there.
 
         :param anew: its owner was made just now, so what is there by that name may go with one that was deleted.
         :raises BackendError: another object has that name.
@@ -107,7 +108,7 @@ class ClusterRevisions:
             except Conflict:
                 found = self.client.get(kind, name, namespace=self.site.namespace)
                 if found is not None and _owners(found) == _owners(document):
-                    return
+                    return False
                 if found is not None and self.now() >= deadline:
                     raise BackendError(
                         f"{kind.name} {name} in namespace {self.site.namespace} is in the way: the revision needs that name for one of its "
@@ -115,7 +116,7 @@ class ClusterRevisions:
                     ) from None
                 self.sleep(_LOOK_SECONDS)
             else:
-                return
+                return True
 
     def _has_grpc_service(self, live: BookEntry) -> bool:
         return bool(live.spec.grpc and self.site.gateway)

@@ -206,6 +206,24 @@ def test_two_of_it_do_what_one_does(there: World) -> None:
         assert objects(there) == before
 
 
+def test_what_another_one_has_just_made_is_told_once(there: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    serve(there)
+    one, other = keeping(there), keeping(there)
+    delete(there, there.platform.kind, "lines-r1")
+    for kept in (one, other):
+        kept.look()
+    make = ClusterRevisions.make
+
+    def late(revisions: ClusterRevisions, live: BookEntry) -> bool:
+        monkeypatch.undo()
+        other.look()
+        return make(revisions, live)
+
+    monkeypatch.setattr(ClusterRevisions, "make", late)
+    one.look()
+    assert len(there.cluster.all(EVENT)) == 1
+
+
 def test_what_was_ended_while_it_was_made_again_is_taken_away(
     there: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -217,12 +235,12 @@ def test_what_was_ended_while_it_was_made_again_is_taken_away(
     kept.look()
     make = ClusterRevisions.make
 
-    def late(revisions: ClusterRevisions, live: BookEntry) -> None:
+    def late(revisions: ClusterRevisions, live: BookEntry) -> bool:
         monkeypatch.undo()
         status = others.deployment("lines")
         others.shift("lines", {"r2": 100}, token=status.token, release=None)
         others.withdraw("lines", "r1", state=RevisionState.RETIRED, reason="it is over")
-        make(revisions, live)
+        return make(revisions, live)
 
     monkeypatch.setattr(ClusterRevisions, "make", late)
     kept.look()
