@@ -100,9 +100,9 @@ class TaskRun:
     @property
     def tally(self) -> Tally | None:
         """For whom the run's jobs are counted: who triggered it, and the team of a tag such as ``team:vision``."""
-        tags = sorted(getattr(self.context["dag"], "tags", ()))
+        tags = sorted(getattr(self.context.get("dag"), "tags", ()))
         team = next((tag.removeprefix(_TEAM) for tag in tags if tag.startswith(_TEAM)), "")
-        user = getattr(self.context["dag_run"], "triggering_user_name", None) or ""
+        user = getattr(self.context.get("dag_run"), "triggering_user_name", None) or ""
         return Tally(user=user, team=team) if user or team else None
 
     @classmethod
