@@ -25,6 +25,7 @@ from muster.core.errors import (
     MusterError,
     NotFound,
     SpecError,
+    StoreError,
     Unreachable,
 )
 from muster.core.job import JobSpec
@@ -78,8 +79,11 @@ class Backend:
         :raises SpecError: it can never run here, or the job_id is taken by another spec.
         """
         warnings = self._enter(job, job_id=job_id, owner=owner)
-        if tally is not None:
-            self._ledger.note_tally(job_id, tally)
+        try:
+            if tally is not None:
+                self._ledger.note_tally(job_id, tally)
+        except StoreError as error:  # a full disk, or a service of an earlier release: no reason not to start
+            log.warning("for whom job %s runs is not noted: %s", job_id, error)
         status = self._ledger.status(job_id)
         if status.state.ended:
             self.runner.clear(job, job_id)

@@ -37,7 +37,7 @@ from muster.backends.kubernetes.state.sight import Sight, find_root
 from muster.backends.kubernetes.state.tallying import tallied
 from muster.backends.kubernetes.state.verdicts import overdue, vanished, verdict
 from muster.backends.tracking import URI, Tracking
-from muster.core.errors import BackendError, Forbidden, StoreError, Unreachable
+from muster.core.errors import BackendError, Forbidden, StoreError, Unavailable, Unreachable
 from muster.core.job import JobSpec
 from muster.core.status import JobState, JobStatus
 from muster.core.tally import Tally
@@ -254,15 +254,18 @@ class KubernetesRunner:
         return found or self._judge(job, status, key, now)
 
     def _note_tally(self, job: JobSpec, job_id: str, seen: JobObjects) -> None:
-        """Note when the gang holds its resources, once for each change; what cannot be noted now is at the next look."""
+        """Note when the gang holds its resources, once for each change; whose token only reads leaves that to others."""
+        now = tallied(Tally(), seen, job)
         try:
             before = self._tallies.get(job_id) or self._store.ledger.tally(job_id)
             now = tallied(before, seen, job)
             if now != before:
                 self._store.ledger.note_tally(job_id, now)
-            self._tallies[job_id] = now
-        except StoreError as error:
-            log.warning("when job %s holds its resources is not noted: %s", job_id, error)
+        except Unavailable:
+            return  # the next look notes it
+        except StoreError as error:  # of such a token, or of a service of an earlier release
+            log.info("when job %s holds its resources is not noted: %s", job_id, error)
+        self._tallies[job_id] = now
 
     def _judge(self, job: JobSpec, status: JobStatus, key: CacheKey, now: float) -> JobStatus:
         observed = observe(key.seen, job, place=key.place, flavors=self._flavors(key.seen))

@@ -357,7 +357,7 @@ TABLE = (
     Row(Ledger.status, "GET", f"{_JOB}/status"),
     Row(Ledger.own, "POST", f"{_JOB}/owner", body="Ownership", answer="Answer.yes"),
     Row(Ledger.tally, "GET", f"{_JOB}/tally"),
-    Row(Ledger.note_tally, "PUT", f"{_JOB}/tally", body="Tallying"),
+    Row(Ledger.note_tally, "PUT", f"{_JOB}/tally", body="Tallying", right="clicks"),
     Row(Ledger.log_bytes, "GET", f"{_JOB}/log/bytes", answer="Count.count"),
     Row(Ledger.log_times, "GET", f"{_JOB}/log/times", answer="LogTimes.times"),
     Row(Ledger.series, "GET", f"{_JOB}/series"),

@@ -14,6 +14,7 @@ from muster.backends.kubernetes.labels import MAIN
 from muster.core.status import JobState
 from muster.core.tally import Tally
 from muster.core.verdict import Cause
+from muster.volumes.service.tokens import TokenKind, operator_token
 
 PLACED = "2026-11-30T08:00:00Z"
 
@@ -48,6 +49,19 @@ def test_since_when_it_holds_what_it_asked_for(bare: World) -> None:
     status = backend.status("held")
     assert status.state is JobState.CANCELLED
     assert [each.until for each in backend.store.ledger.tally("held").times] == [status.ended]
+
+
+def test_whose_token_only_reads_looks_and_notes_nothing(bare: World) -> None:
+    backend = bare.backend()
+    backend.submit(bare.job(replicas=1), job_id="read")
+    runs(bare, "read")
+    keys = bare.service.keys
+    reader = bare.backend("reader", token=operator_token(keys, lifetime_seconds=60, kind=TokenKind.READER))
+    for _ in range(2):
+        assert reader.status("read").state is JobState.RUNNING
+    assert backend.store.ledger.tally("read") == Tally()
+    backend.status("read")
+    assert len(backend.store.ledger.tally("read").times) == 1
 
 
 def test_it_is_warned_of_once_however_many_look_and_ended(bare: World) -> None:

@@ -76,6 +76,7 @@ CLICKS = {("POST", f"/v1/{mark}") for mark in ("pin", "unpin", "retire", "reinst
     ("POST", "/v1/logs/{kind}/{name}/events"),
     ("POST", "/v1/searches/{search_id}/events"),
     ("PUT", "/v1/jobs/{job_id}/status"),
+    ("PUT", "/v1/jobs/{job_id}/tally"),
 }
 READS = {("POST", path) for path in ("/v1/records", "/v1/statuses", "/v1/specs", "/v1/gc/plan", "/v1/usage")}
 
