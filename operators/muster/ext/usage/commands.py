@@ -129,13 +129,12 @@ def _exact(version: str, store: LocalStore) -> str:
 
 def _deployed() -> dict[str, str]:
     """Return what serves now, by its address."""
-    found: dict[str, str] = {}
-    for sample in open_deployments().look_at(counts=False):
-        for revision in sample.status.revisions:
-            if revision.percent:
-                name = f"{sample.status.name} ({revision.model.address.removeprefix(SCHEME)})"
-                found[revision.model.address] = name
-    return found
+    return {
+        revision.model.address: f"{sample.status.name} ({revision.model.address.removeprefix(SCHEME)})"
+        for sample in open_deployments().look_at(counts=False)
+        for revision in sample.status.revisions
+        if revision.percent
+    }
 
 
 def add(groups: Mapping[str, typer.Typer]) -> None:

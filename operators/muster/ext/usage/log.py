@@ -12,7 +12,6 @@ counts. gc deletes what is older than :data:`KEPT_DAYS`.
 from __future__ import annotations
 
 import json
-import os
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -79,11 +78,8 @@ def append(root: Path, line: Line) -> None:
     """Write one line whole. It begins with a line break, so that one that a crash cut spoils no other."""
     path = root / "usage" / f"{_month(line.ended)}.jsonl"
     path.parent.mkdir(exist_ok=True)
-    handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        os.write(handle, b"\n" + json.dumps(line, separators=(",", ":")).encode())
-    finally:
-        os.close(handle)
+    with path.open("ab", buffering=0) as file:
+        file.write(b"\n" + json.dumps(line, separators=(",", ":")).encode())
 
 
 def line_of(spec: JobSpec, status: JobStatus, tally: Tally, series: Series, *, now: float) -> Line:
