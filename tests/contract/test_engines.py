@@ -20,6 +20,7 @@ from urllib.request import urlopen
 import pytest
 from tests.cluster import queues
 from tests.cluster.layout import Layout
+from tests.contract.forked import forked
 from tests.contract.named import Named
 from tests.contract.one_machine import one_machine
 from tests.contract.test_backend import finish as finish_within
@@ -487,6 +488,15 @@ def test_a_history_server_whose_port_is_taken_says_so_and_takes_no_other(
         with pytest.raises(ImageError, match=ended):
             serve("Spark's history server", words, variables={"SPARK_LOCAL_IP": "127.0.0.1"})
     assert "Failed to bind to /127.0.0.1" in capfd.readouterr().err
+
+
+@pytest.mark.nightly
+class TestEnginesOnForks(EnginesContract):
+    """The small complete place, ``tests/contract/forked.py``."""
+
+    @pytest.fixture
+    def backend(self, tmp_path: Path, cache: Path) -> Iterator[Backend]:
+        yield from forked(tmp_path / "home", cache, memory_gib=8)
 
 
 @pytest.mark.cluster

@@ -88,27 +88,24 @@ def play(
     return _SearchPlay(spec, curve, workers, costs or Costs(), fails, preempts, restart, sampling).run()
 
 
+@dataclass
 class _SearchPlay:
-    def __init__(
-        self,
-        spec: SearchSpec,
-        curve: Curve,
-        workers: int,
-        costs: Costs,
-        fails: Callable[[Trial], bool],
-        preempts: Callable[[Trial], bool],
-        restart: Callable[[int], bool],
-        sampling: Callable[[SearchSpec], Points],
-    ) -> None:
-        self._spec, self._curve, self._costs = spec, curve, costs
-        self._fails, self._preempts, self._restart = fails, preempts, restart
-        self._free = min(workers, spec.at_once or workers)
+    spec: SearchSpec
+    curve: Curve
+    workers: int
+    costs: Costs
+    fails: Callable[[Trial], bool]
+    preempts: Callable[[Trial], bool]
+    restart: Callable[[int], bool]
+    sampling: Callable[[SearchSpec], Points]
+
+    def __post_init__(self) -> None:
+        self._free = min(self.workers, self.spec.at_once or self.workers)
         self._now = self._busy = self._trained = self._repeated = 0.0
         self._events: list[Event] = []
         self._coming: list[tuple[float, int, Callable[[], None]]] = []
         self._exhausted = False
-        self._choose = sampling
-        self._state, self._sampling = SearchState(spec), sampling(spec)
+        self._state, self._sampling = SearchState(self.spec), self.sampling(self.spec)
 
     def run(self) -> Played:
         """Play it."""
@@ -150,39 +147,39 @@ class _SearchPlay:
         return None
 
     def _spent(self) -> Spent:
-        hours = self._busy * self._costs.gpus / 3600
+        hours = self._busy * self.costs.gpus / 3600
         return Spent(seconds=self._now, gpu_hours=hours, exhausted=self._exhausted)
 
     def _take(self, trial: Trial, rung: int) -> None:
         self._free -= 1
         self._tell(EventKind.STARTED, trial.number, job_id=f"{trial.number}-{len(trial.jobs)}", rung=rung)
         trial = self._state.trials[trial.number]
-        if self._fails(trial):
-            self._later(self._costs.start, lambda: self._fail(trial.number))
+        if self.fails(trial):
+            self._later(self.costs.start, lambda: self._fail(trial.number))
             return
         again = self._again(trial)
         if trial.is_finishing:
-            self._later(self._costs.start + again, lambda: self._end(trial.number))
+            self._later(self.costs.start + again, lambda: self._end(trial.number))
         else:
-            self._train(trial.number, rung, before=self._costs.start + again)
+            self._train(trial.number, rung, before=self.costs.start + again)
 
     def _again(self, trial: Trial) -> float:
         """The seconds in which a trial trains what it has trained before."""
-        if not self._costs.anew or not trial.values:
+        if not self.costs.anew or not trial.values:
             return 0.0
-        units = self._spec.rungs[trial.rung]
+        units = self.spec.rungs[trial.rung]
         self._trained += units
         self._repeated += units
-        return units * self._costs.unit(trial.params)
+        return units * self.costs.unit(trial.params)
 
     def _train(self, number: int, rung: int, *, before: float = 0.0) -> None:
         trial = self._state.trials[number]
-        units = self._spec.rungs[rung] - (self._spec.rungs[trial.rung] if trial.values else 0.0)
-        preempted = self._preempts(trial)
+        units = self.spec.rungs[rung] - (self.spec.rungs[trial.rung] if trial.values else 0.0)
+        preempted = self.preempts(trial)
         units = units / 2 if preempted else units
         self._trained += units
         happen = (lambda: self._preempt(number)) if preempted else (lambda: self._reach(number, rung))
-        self._later(before + units * self._costs.unit(trial.params), happen)
+        self._later(before + units * self.costs.unit(trial.params), happen)
 
     def _preempt(self, number: int) -> None:
         self._tell(EventKind.PAUSED, number)
@@ -191,22 +188,22 @@ class _SearchPlay:
     def _reach(self, number: int, rung: int) -> None:
         trial = self._state.trials[number]
         self._tell(
-            EventKind.REACHED, number, rung=rung, value=self._curve(trial.params, self._spec.rungs[rung])
+            EventKind.REACHED, number, rung=rung, value=self.curve(trial.params, self.spec.rungs[rung])
         )
-        if rung == self._spec.last:
+        if rung == self.spec.last:
             self._end(number)
         elif passes(self._state, self._state.trials[number], rung, self._spent()):
             self._train(number, rung + 1)
         else:
             self._tell(EventKind.PAUSED, number, rung=rung)
-            self._later(self._costs.stop, self._leave)
+            self._later(self.costs.stop, self._leave)
 
     def _end(self, number: int) -> None:
         self._tell(EventKind.ENDED, number, value=self._state.trials[number].value)
         self._leave()
 
     def _fail(self, number: int) -> None:
-        final = self._state.trials[number].failures >= self._spec.retries
+        final = self._state.trials[number].failures >= self.spec.retries
         self._tell(EventKind.FAILED, number, reason="it raises", final=final)
         self._leave()
 
@@ -221,5 +218,5 @@ class _SearchPlay:
         event = Event(what=what, at=self._now, trial=trial, **fields)
         self._events.append(event)
         self._state.apply(event)
-        if self._restart(len(self._events)):
-            self._state, self._sampling = SearchState(self._spec, self._events), self._choose(self._spec)
+        if self.restart(len(self._events)):
+            self._state, self._sampling = SearchState(self.spec, self._events), self.sampling(self.spec)
