@@ -246,6 +246,14 @@ def test_a_database_of_the_site_s_own_is_named_by_its_secret() -> None:
         assert "DATABASE_PASSWORD" not in given
 
 
+def test_the_small_database_is_one_at_a_time(made: list[Document]) -> None:
+    """A pod that is deleted by force runs on for a while; both servers are process 1, so PostgreSQL's own lock file tells them nothing."""
+    assert named(made, *PARTS["database"])["spec"]["strategy"] == {"type": "Recreate"}
+    script = pod(made, "database")["containers"][0]["command"][2]
+    assert script.splitlines()[0] == "exec 9> /data/lock"
+    assert script.index("flock 9") < script.index("initdb") < script.index('exec "$bin/postgres"')
+
+
 def test_another_image_migrates_anew_and_the_same_does_not() -> None:
     """A Job cannot be changed: one of the same name must be the same."""
 
