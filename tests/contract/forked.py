@@ -284,7 +284,7 @@ class _Member:
         self.process.send_signal(number)
 
     def mind_memory(self) -> None:
-        """Kill a replica that uses more memory than it may; pages that its processes share count once for each."""
+        """Kill a replica that uses more memory than it may; pages that its processes share do not count."""
         limit, pids = self.replica.job_role.resources.memory_gib, descendants(self.process.pid)
         used = sum(map(_resident, pids)) / 2**30
         if used > limit and not self.used_gib:
@@ -607,7 +607,9 @@ def _record(store: FolderStore, job_id: str, verdict: Verdict | None = None) -> 
 
 
 def _resident(pid: int) -> int:
+    """What a process has in memory for itself: pages that it shares, such as Ray's, would count once for each."""
     try:
-        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE
-    except (OSError, IndexError):
+        resident, shared = Path(f"/proc/{pid}/statm").read_text().split()[1:3]
+    except (OSError, ValueError):
         return 0
+    return (int(resident) - int(shared)) * _PAGE
