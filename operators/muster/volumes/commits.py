@@ -194,7 +194,8 @@ class Commits:
                     record, volume=volume, job_id=job_id, siblings=(), note=note, created=time.time()
                 )
                 done = self._put(job_id, draft, ready, own)
-            self._layout.delete(self._layout.staging(job_id))
+        # After the lock is given back: NFS keeps a folder as long as a file in it, such as the lock, is open.
+        self._layout.delete(self._layout.staging(job_id))
         ((place,),) = done.values()
         return self._catalog.described(*place)
 
