@@ -25,8 +25,7 @@ from typing import Any
 
 from tests.serving import onnx_graph
 
-from benchmarks.pairs import Ratio, ratio
-from benchmarks.pairs import show as show_ratios
+from benchmarks.pairs import Ratio, ratio, show as show_ratios
 from benchmarks.serving_site import Running, await_answer, ours, serve_image
 from muster.core.shipped import shipped
 

@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.ports import free_port
-from tests.serving.grpc_users import CLIENT as GRPC_CLIENT
-from tests.serving.grpc_users import grpc_message
+from tests.serving.grpc_users import CLIENT as GRPC_CLIENT, grpc_message
 from tests.serving.load import CONNECTIONS, Load
 
 from muster.backends.local.serving.server import ModelServer

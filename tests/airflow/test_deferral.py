@@ -14,8 +14,7 @@ from pathlib import Path
 
 import pytest
 from tests.airflow.deferred import DIES, Run, Waiting
-from tests.airflow.searching import HILLS, Searching
-from tests.airflow.searching import STEPS as SEARCHED
+from tests.airflow.searching import HILLS, STEPS as SEARCHED, Searching
 from tests.waiting import until
 
 from muster.core.cancelling import with_run

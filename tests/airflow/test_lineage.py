@@ -14,9 +14,7 @@ import pytest
 from openlineage.client import facet_v2
 from openlineage.client.event_v2 import Job, Run, RunEvent, RunState
 from openlineage.client.serde import Serde
-from tests.airflow.collecting import DAG as TRACED
-from tests.airflow.collecting import STEPS as TRACED_STEPS
-from tests.airflow.collecting import Collector, below, named
+from tests.airflow.collecting import DAG as TRACED, STEPS as TRACED_STEPS, Collector, below, named
 from tests.airflow.listening import BAD, GOOD, HEAD, LATER, STEPS, SUITE, Listening
 from tests.contract.test_store import make_spec, write_and_seal
 from tests.e2e.author import Author

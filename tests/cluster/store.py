@@ -17,9 +17,7 @@ from tests.cluster import furniture, kubectl
 from tests.cluster.accounts import NAMESPACE
 from tests.cluster.layout import Layout
 
-from muster.volumes.service.tokens import job_token as sign_for_job
-from muster.volumes.service.tokens import operator_token as sign
-from muster.volumes.service.tokens import read_keys
+from muster.volumes.service.tokens import job_token as sign_for_job, operator_token as sign, read_keys
 
 URL = "http://10.96.0.80"
 FOLDER = "store"  # of the claim; a store is never a mount itself

@@ -19,8 +19,7 @@ from tests.cluster.inside import NAMESPACE, layout
 from tests.cluster.layout import Layout
 from tests.cluster.scripted import may_group
 from tests.horovod.test_horovod import SCRIPT as HOROVOD_SCRIPT
-from tests.keras.reference import SCRIPT as KERAS_SCRIPT
-from tests.keras.reference import losses
+from tests.keras.reference import SCRIPT as KERAS_SCRIPT, losses
 
 from muster.backends.base import Backend
 from muster.backends.kubernetes import labels

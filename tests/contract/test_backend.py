@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cluster import inside, queues
-from tests.cluster import store as store_service
+from tests.cluster import inside, queues, store as store_service
 from tests.cluster.backend import SITE, WithoutKueue, connected
 from tests.cluster.images import USER
 from tests.cluster.layout import Layout
@@ -30,8 +29,7 @@ from muster.backends.base import Backend
 from muster.backends.kubernetes import labels
 from muster.backends.kubernetes.api.client import Client
 from muster.backends.kubernetes.api.kinds import JOB, JOB_SET, POD, Document, Kind
-from muster.backends.local import nursery as nursery_module
-from muster.backends.local import processes
+from muster.backends.local import nursery as nursery_module, processes
 from muster.backends.local.limits import left_behind
 from muster.backends.local.machine import Machine
 from muster.backends.local.nursery import Nursery, open_nursery

@@ -22,8 +22,7 @@ from tests.unit.volumes.service.inside import Inside
 from tests.unit.volumes.service.process import Service
 
 from muster.core.errors import Conflict, Corrupt, NotFound, SpecError, StoreError
-from muster.ext.mirrors import copying, delta, publishing, service_home
-from muster.ext.mirrors import service as mirroring
+from muster.ext.mirrors import copying, delta, publishing, service as mirroring, service_home
 from muster.ext.mirrors.base import Holding, Home, VersionDocuments
 from muster.ext.mirrors.copying import Copying
 from muster.ext.mirrors.folder import FolderHome

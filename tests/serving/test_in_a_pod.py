@@ -17,8 +17,7 @@ from tests.ports import free_port
 from tests.serving import onnx_graph
 from tests.serving.conftest import Server
 from tests.serving.load import Load
-from tests.unit.backends.kubernetes.serving.golden import server as revision
-from tests.unit.backends.kubernetes.serving.golden import spec
+from tests.unit.backends.kubernetes.serving.golden import server as revision, spec
 from tests.waiting import GUARD_SECONDS, eventually
 
 from muster.backends.kubernetes.serving.kinds import inference_service

@@ -20,8 +20,7 @@ from tests.ports import free_port
 from tests.serving import onnx_graph
 from tests.serving.conftest import Server
 from tests.serving.test_in_a_pod import MODEL, REQUEST
-from tests.unit.backends.kubernetes.serving.golden import server as revision
-from tests.unit.backends.kubernetes.serving.golden import spec
+from tests.unit.backends.kubernetes.serving.golden import server as revision, spec
 from tests.unit.volumes.service.process import Service
 from tests.waiting import GUARD_SECONDS, eventually
 

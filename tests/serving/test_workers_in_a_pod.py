@@ -16,8 +16,7 @@ from tests.ports import free_port
 from tests.serving.conftest import Server
 from tests.serving.python_model import write_line
 from tests.serving.streaming_model import write_words
-from tests.unit.backends.kubernetes.serving.golden import WITH_WORKERS
-from tests.unit.backends.kubernetes.serving.golden import server as revision
+from tests.unit.backends.kubernetes.serving.golden import WITH_WORKERS, server as revision
 from tests.waiting import GUARD_SECONDS, eventually
 
 from muster.backends.kubernetes.serving.kinds import inference_service

@@ -25,8 +25,7 @@ from muster_serving.errors import RequestError
 from muster_serving.protocol import Question
 from muster_serving.request_log import LogOrder, RequestLogWriter
 from muster_serving.routes import ModelPath
-from muster_serving.rpc import generated as messages
-from muster_serving.rpc import messages as messages_of
+from muster_serving.rpc import generated as messages, messages as messages_of
 from muster_serving.signature import ModelSignature
 
 FORMS = (

@@ -19,10 +19,10 @@ from confluent_kafka import (
     IsolationLevel,
     KafkaError,
     KafkaException,
+    Message as Raw,
     TopicCollection,
     TopicPartition,
 )
-from confluent_kafka import Message as Raw
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from muster_ingest.connection import Connection

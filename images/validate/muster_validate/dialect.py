@@ -18,8 +18,7 @@ from typing import Any
 
 import duckdb
 import sqlalchemy as sa
-from duckdb_engine import ConnectionWrapper, DuckDBIdentifierPreparer
-from duckdb_engine import Dialect as Given
+from duckdb_engine import ConnectionWrapper, Dialect as Given, DuckDBIdentifierPreparer
 from great_expectations.core.metric_domain_types import MetricDomainTypes
 from great_expectations.core.metric_function_types import MetricPartialFunctionTypes
 from great_expectations.execution_engine import SqlAlchemyExecutionEngine

@@ -16,36 +16,36 @@ if TYPE_CHECKING:
     from muster.airflow.authoring.smoke_rows import SmokeRows as SmokeRows
     from muster.airflow.authoring.triggering import triggering as triggering
     from muster.airflow.authoring.values import Output as Output
-    from muster.airflow.operators.decorators import gang as gang
-    from muster.airflow.operators.decorators import job as job
+    from muster.airflow.operators.decorators import gang as gang, job as job
     from muster.airflow.operators.deploy import DeployOperator as DeployOperator
     from muster.airflow.operators.gate import GateOperator as GateOperator
-    from muster.airflow.operators.job import GangOperator as GangOperator
-    from muster.airflow.operators.job import JobOperator as JobOperator
+    from muster.airflow.operators.job import GangOperator as GangOperator, JobOperator as JobOperator
     from muster.airflow.operators.retention import RetentionOperator as RetentionOperator
     from muster.airflow.operators.rollback import RollbackOperator as RollbackOperator
     from muster.airflow.operators.sweep import SweepOperator as SweepOperator
     from muster.airflow.operators.validate import ValidateOperator as ValidateOperator
     from muster.backends.releases.plan import Rules as Rules
-    from muster.core.deployment import Batch as Batch
-    from muster.core.deployment import RequestLimits as RequestLimits
-    from muster.core.deployment import RequestLog as RequestLog
-    from muster.core.job import Role as Role
-    from muster.core.job import SecretRef as SecretRef
+    from muster.core.deployment import (
+        Batch as Batch,
+        RequestLimits as RequestLimits,
+        RequestLog as RequestLog,
+    )
+    from muster.core.job import Role as Role, SecretRef as SecretRef
     from muster.core.resources import Resources as Resources
     from muster.ext.ingest.compact import CompactOperator as CompactOperator
     from muster.ext.ingest.operator import IngestOperator as IngestOperator
     from muster.ext.ingest.topic import TopicTrigger as TopicTrigger
     from muster.ext.mirrors.operator import MirrorOperator as MirrorOperator
-    from muster.ext.predictions.drift import DriftLimits as DriftLimits
-    from muster.ext.predictions.drift import DriftOperator as DriftOperator
+    from muster.ext.predictions.drift import DriftLimits as DriftLimits, DriftOperator as DriftOperator
     from muster.ext.predictions.score import ScoreOperator as ScoreOperator
     from muster.ext.search.decorator import search as search
     from muster.ext.search.operator import SearchOperator as SearchOperator
-    from muster.ext.search.space import choice as choice
-    from muster.ext.search.space import integers as integers
-    from muster.ext.search.space import loguniform as loguniform
-    from muster.ext.search.space import uniform as uniform
+    from muster.ext.search.space import (
+        choice as choice,
+        integers as integers,
+        loguniform as loguniform,
+        uniform as uniform,
+    )
     from muster.ext.search.spec import Budget as Budget
 
 _MODULES = {

@@ -212,8 +212,7 @@ def _tags(version: Version) -> dict[str, DatasetFacet]:
 
 
 def _run_facets(job_id: str, spec: JobSpec, *, kept: bool) -> dict[str, RunFacet]:
-    from openlineage.client.facet_v2 import execution_parameters_run as execution
-    from openlineage.client.facet_v2 import tags_run
+    from openlineage.client.facet_v2 import execution_parameters_run as execution, tags_run
 
     told = {"job": job_id, "image": spec.image, "image_digest": spec.image_digest}
     told |= {"code": spec.code} if spec.code else {}
@@ -239,8 +238,10 @@ def _run_facets(job_id: str, spec: JobSpec, *, kept: bool) -> dict[str, RunFacet
 
 def _quality(document: Mapping[str, Any], *, rows: float | None) -> dict[str, Any]:
     """A result of Great Expectations as assertions, and the rows and columns that were looked at."""
-    from openlineage.client.facet_v2 import data_quality_assertions_dataset as assertions
-    from openlineage.client.facet_v2 import data_quality_metrics_input_dataset as metrics
+    from openlineage.client.facet_v2 import (
+        data_quality_assertions_dataset as assertions,
+        data_quality_metrics_input_dataset as metrics,
+    )
 
     facets: dict[str, Any] = {
         "dataQualityAssertions": assertions.DataQualityAssertionsDatasetFacet(

@@ -18,8 +18,7 @@ from pathlib import Path
 from muster.core.data import CHECKPOINTS
 from muster.core.errors import Corrupt, MusterError, NotFound, SpecError, StoreError
 from muster.core.job import EVENTS, JobSpec
-from muster.core.kept import follow as follow_links
-from muster.core.kept import look, refusal
+from muster.core.kept import follow as follow_links, look, refusal
 from muster.core.origin import Origin
 from muster.core.room import size_of
 from muster.core.status import JobState, JobStatus

@@ -33,8 +33,7 @@ from muster.volumes.durability import (
     write_whole,
 )
 from muster.volumes.layout import Layout
-from muster.volumes.series import NAME as SERIES
-from muster.volumes.series import SeriesFile, note_time, read_series, read_times
+from muster.volumes.series import NAME as SERIES, SeriesFile, note_time, read_series, read_times
 from muster.volumes.task_notes import TaskNotes
 from muster.volumes.tree import make_whole
 

@@ -40,8 +40,7 @@ def train(rows: Path, model: Path) -> dict[str, float]:
 
 def save(model: Path, weights: Sequence[float]) -> None:
     """Write model.onnx, and signature.json, against which the server checks every request."""
-    from onnx import TensorProto, checker, helper
-    from onnx import save as save_onnx
+    from onnx import TensorProto, checker, helper, save as save_onnx
 
     inputs, output = [
         [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["rows"]) for name in names]

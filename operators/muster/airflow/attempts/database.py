@@ -89,8 +89,7 @@ def _tasks(session: Session, jobs: Sequence[tuple[JobStatus, Origin]]) -> Mappin
     """The task instances as they are now."""
     from sqlalchemy import select
 
-    from muster.airflow.upstream.internals import DagModel, DagRun
-    from muster.airflow.upstream.internals import TaskInstance as Task
+    from muster.airflow.upstream.internals import DagModel, DagRun, TaskInstance as Task
 
     wanted = {_key(origin) for _, origin in jobs}
     dags, runs, tasks, indices = (set(part) for part in zip(*wanted, strict=True))
@@ -190,8 +189,12 @@ def going_runs() -> set[tuple[str, str]]:
     from sqlalchemy import select
     from sqlalchemy.exc import DBAPIError
 
-    from muster.airflow.upstream.internals import DagModel, DagRun, create_session
-    from muster.airflow.upstream.internals import TaskStateStoreModel as Kept
+    from muster.airflow.upstream.internals import (
+        DagModel,
+        DagRun,
+        TaskStateStoreModel as Kept,
+        create_session,
+    )
 
     begun = select(Kept.dag_run_id).where(Kept.dag_run_id == DagRun.id, _ours(Kept.key)).exists()
     wanted = (

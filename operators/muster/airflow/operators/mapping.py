@@ -15,8 +15,8 @@ from muster.airflow.upstream.internals import (
     MappedOperator,
     OperatorPartial,
     ResolveMixin,
+    partial as airflow_partial,
 )
-from muster.airflow.upstream.internals import partial as airflow_partial
 from muster.core.errors import SpecError
 
 if TYPE_CHECKING:

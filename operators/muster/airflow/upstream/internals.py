@@ -10,67 +10,94 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from airflow import settings
-    from airflow.__main__ import main
-    from airflow._shared.logging import configure_logging
-    from airflow.api_fastapi.app import get_auth_manager
+    # `as` hands a name on to type checkers, which take what `__getattr__` returns for it otherwise.
+    from airflow import settings as settings
+    from airflow.__main__ import main as main
+    from airflow._shared.logging import configure_logging as configure_logging
+    from airflow.api_fastapi.app import get_auth_manager as get_auth_manager
     from airflow.api_fastapi.auth.managers.models.resource_details import (
-        AccessView,
-        DagAccessEntity,
-        DagDetails,
+        AccessView as AccessView,
+        DagAccessEntity as DagAccessEntity,
+        DagDetails as DagDetails,
     )
-    from airflow.api_fastapi.common.dagbag import create_dag_bag
-    from airflow.api_fastapi.common.exceptions import init_error_handlers
-    from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_asset, requires_access_view
-    from airflow.api_fastapi.execution_api import app, versions
-    from airflow.api_fastapi.execution_api.routes import execution_api_router
-    from airflow.callbacks.callback_requests import DagCallbackRequest
-    from airflow.configuration import AIRFLOW_HOME, conf
-    from airflow.dag_processing.bundles.local import LocalDagBundle
-    from airflow.dag_processing.bundles.manager import DagBundlesManager
-    from airflow.dag_processing.dagbag import BundleDagBag, sync_bag_to_db
-    from airflow.executors import local_executor
-    from airflow.jobs.job import Job, JobState
-    from airflow.models.asset import AssetDagRunQueue, AssetEvent
-    from airflow.models.dag import DagModel
-    from airflow.models.dag_version import DagVersion
-    from airflow.models.dagrun import DagRun
-    from airflow.models.hitl import HITLDetail
-    from airflow.models.log import Log
-    from airflow.models.pool import Pool
-    from airflow.models.task_state_store import TaskStateStoreModel
-    from airflow.models.taskinstance import TaskInstance, clear_task_instances
-    from airflow.models.taskinstancehistory import TaskInstanceHistory
-    from airflow.models.trigger import handle_event_submit
-    from airflow.models.xcom import XComModel
-    from airflow.observability.metrics.stats_utils import get_stats_factory
-    from airflow.observability.stats import initialize
-    from airflow.plugins_manager import get_fastapi_plugins
-    from airflow.sdk import timezone
-    from airflow.sdk._shared.secrets_masker import redact
-    from airflow.sdk.api.datamodels._generated import TIRunContext
-    from airflow.sdk.bases.decorator import DecoratedMappedOperator, _TaskDecorator, get_unique_task_id
-    from airflow.sdk.bases.operator import TRIGGER_FAIL_REPR, BaseOperatorMeta, get_merged_defaults, partial
-    from airflow.sdk.definitions._internal.contextmanager import DagContext, TaskGroupContext
+    from airflow.api_fastapi.common.dagbag import create_dag_bag as create_dag_bag
+    from airflow.api_fastapi.common.exceptions import init_error_handlers as init_error_handlers
+    from airflow.api_fastapi.core_api.security import (
+        GetUserDep as GetUserDep,
+        requires_access_asset as requires_access_asset,
+        requires_access_view as requires_access_view,
+    )
+    from airflow.api_fastapi.execution_api import app as app, versions as versions
+    from airflow.api_fastapi.execution_api.routes import execution_api_router as execution_api_router
+    from airflow.callbacks.callback_requests import DagCallbackRequest as DagCallbackRequest
+    from airflow.configuration import AIRFLOW_HOME as AIRFLOW_HOME, conf as conf
+    from airflow.dag_processing.bundles.local import LocalDagBundle as LocalDagBundle
+    from airflow.dag_processing.bundles.manager import DagBundlesManager as DagBundlesManager
+    from airflow.dag_processing.dagbag import BundleDagBag as BundleDagBag, sync_bag_to_db as sync_bag_to_db
+    from airflow.executors import local_executor as local_executor
+    from airflow.jobs.job import Job as Job, JobState as JobState
+    from airflow.models.asset import AssetDagRunQueue as AssetDagRunQueue, AssetEvent as AssetEvent
+    from airflow.models.dag import DagModel as DagModel
+    from airflow.models.dag_version import DagVersion as DagVersion
+    from airflow.models.dagrun import DagRun as DagRun
+    from airflow.models.hitl import HITLDetail as HITLDetail
+    from airflow.models.log import Log as Log
+    from airflow.models.pool import Pool as Pool
+    from airflow.models.task_state_store import TaskStateStoreModel as TaskStateStoreModel
+    from airflow.models.taskinstance import (
+        TaskInstance as TaskInstance,
+        clear_task_instances as clear_task_instances,
+    )
+    from airflow.models.taskinstancehistory import TaskInstanceHistory as TaskInstanceHistory
+    from airflow.models.trigger import handle_event_submit as handle_event_submit
+    from airflow.models.xcom import XComModel as XComModel
+    from airflow.observability.metrics.stats_utils import get_stats_factory as get_stats_factory
+    from airflow.observability.stats import initialize as initialize
+    from airflow.plugins_manager import get_fastapi_plugins as get_fastapi_plugins
+    from airflow.sdk import timezone as timezone
+    from airflow.sdk._shared.secrets_masker import redact as redact
+    from airflow.sdk.api.datamodels._generated import TIRunContext as TIRunContext
+    from airflow.sdk.bases.decorator import (
+        DecoratedMappedOperator as DecoratedMappedOperator,
+        _TaskDecorator as _TaskDecorator,
+        get_unique_task_id as get_unique_task_id,
+    )
+    from airflow.sdk.bases.operator import (
+        TRIGGER_FAIL_REPR as TRIGGER_FAIL_REPR,
+        BaseOperatorMeta as BaseOperatorMeta,
+        get_merged_defaults as get_merged_defaults,
+        partial as partial,
+    )
+    from airflow.sdk.definitions._internal.contextmanager import (
+        DagContext as DagContext,
+        TaskGroupContext as TaskGroupContext,
+    )
     from airflow.sdk.definitions._internal.expandinput import (
-        DictOfListsExpandInput,
-        ExpandInput,
-        ListOfDictsExpandInput,
+        DictOfListsExpandInput as DictOfListsExpandInput,
+        ExpandInput as ExpandInput,
+        ListOfDictsExpandInput as ListOfDictsExpandInput,
     )
-    from airflow.sdk.definitions._internal.mixins import ResolveMixin
-    from airflow.sdk.definitions.dag import _run_task
-    from airflow.sdk.definitions.mappedoperator import MappedOperator, OperatorPartial, prevent_duplicates
-    from airflow.sdk.definitions.xcom_arg import PlainXComArg
-    from airflow.sdk.execution_time import task_runner
-    from airflow.sdk.execution_time.context import NEVER_EXPIRE, MacrosAccessor
-    from airflow.sdk.execution_time.supervisor import in_process_api_server
-    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
-    from airflow.serialization.definitions.dag import SerializedDAG
-    from airflow.serialization.encoders import coerce_to_core_timetable
-    from airflow.serialization.serialized_objects import DagSerialization
-    from airflow.utils.db import initdb
-    from airflow.utils.session import create_session
-    from airflow.utils.types import DagRunTriggeredByType, DagRunType
+    from airflow.sdk.definitions._internal.mixins import ResolveMixin as ResolveMixin
+    from airflow.sdk.definitions.dag import _run_task as _run_task
+    from airflow.sdk.definitions.mappedoperator import (
+        MappedOperator as MappedOperator,
+        OperatorPartial as OperatorPartial,
+        prevent_duplicates as prevent_duplicates,
+    )
+    from airflow.sdk.definitions.xcom_arg import PlainXComArg as PlainXComArg
+    from airflow.sdk.execution_time import task_runner as task_runner
+    from airflow.sdk.execution_time.context import (
+        NEVER_EXPIRE as NEVER_EXPIRE,
+        MacrosAccessor as MacrosAccessor,
+    )
+    from airflow.sdk.execution_time.supervisor import in_process_api_server as in_process_api_server
+    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance as RuntimeTaskInstance
+    from airflow.serialization.definitions.dag import SerializedDAG as SerializedDAG
+    from airflow.serialization.encoders import coerce_to_core_timetable as coerce_to_core_timetable
+    from airflow.serialization.serialized_objects import DagSerialization as DagSerialization
+    from airflow.utils.db import initdb as initdb
+    from airflow.utils.session import create_session as create_session
+    from airflow.utils.types import DagRunTriggeredByType as DagRunTriggeredByType, DagRunType as DagRunType
 
 _NAMES = {
     # Without these, no Dag file with a task of muster is parsed.

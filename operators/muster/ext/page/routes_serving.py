@@ -15,9 +15,12 @@ from muster.airflow.site import open_place
 from muster.airflow.upstream.internals import DagAccessEntity, conf
 from muster.backends.capacity import WaitingJob
 from muster.backends.releases.book import Book
-from muster.backends.releases.manual import promote as give_everything
-from muster.backends.releases.manual import repair as bring_back
-from muster.backends.releases.manual import roll_back, to_be_rolled_back
+from muster.backends.releases.manual import (
+    promote as give_everything,
+    repair as bring_back,
+    roll_back,
+    to_be_rolled_back,
+)
 from muster.core.deployment import DeploymentStatus
 from muster.core.errors import MusterError, NotFound
 from muster.core.names import check_label

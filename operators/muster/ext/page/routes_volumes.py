@@ -16,8 +16,7 @@ from itertools import islice
 from pathlib import Path as FilePath
 from typing import IO, Annotated, Any, AnyStr
 
-from fastapi import APIRouter, Depends, Query
-from fastapi import Path as PathParameter
+from fastapi import APIRouter, Depends, Path as PathParameter, Query
 from fastapi.responses import HTMLResponse, Response
 
 from muster.airflow.page import audit

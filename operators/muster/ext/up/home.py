@@ -13,8 +13,7 @@ import math
 import os
 import secrets
 from collections.abc import Callable, Mapping
-from configparser import Error as ConfigParserError
-from configparser import RawConfigParser
+from configparser import Error as ConfigParserError, RawConfigParser
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path

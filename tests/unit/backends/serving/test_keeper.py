@@ -15,8 +15,7 @@ from typing import Any
 import pytest
 from tests.unit.backends.serving.states import new, prepared, shifted, withdrawn
 
-from muster.backends.local.serving import keeper as room
-from muster.backends.local.serving import platform
+from muster.backends.local.serving import keeper as room, platform
 from muster.backends.local.serving.folder import DeploymentFolder
 from muster.backends.local.serving.platform import local_deployments
 from muster.backends.local.serving.server import WorkersState

@@ -15,8 +15,7 @@ import pytest
 from tests.unit.backends.serving.states import new, prepared, shifted, withdrawn
 from tests.waiting import eventually
 
-from muster.backends.local.serving import process
-from muster.backends.local.serving import server as room
+from muster.backends.local.serving import process, server as room
 from muster.backends.local.serving.server import ModelServer
 from muster.backends.local.serving.shares import ModelServers
 from muster.core.data import Pinned

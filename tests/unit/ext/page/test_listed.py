@@ -18,8 +18,7 @@ from muster.core.errors import Unavailable
 from muster.core.job import JobSpec, Role
 from muster.core.origin import Origin
 from muster.core.status import JobResult, JobState, JobStatus
-from muster.ext.page import board as boards
-from muster.ext.page import described, listed, routes_serving
+from muster.ext.page import board as boards, described, listed, routes_serving
 from muster.ext.page.board import DRIFT, VALIDATION, Board, Job
 from muster.volumes.base import TaskEnd
 from muster.volumes.runs import RunParts

@@ -8,9 +8,16 @@ from typing import Any
 import pytest
 from tests.unit.backends.kubernetes import golden
 
-from muster.ext.page.versions import MOST_FILES, VersionsQuery, columns, files, newest_of_each, side_by_side
-from muster.ext.page.versions import version as shown
-from muster.ext.page.versions import versions as listed
+from muster.ext.page.versions import (
+    MOST_FILES,
+    VersionsQuery,
+    columns,
+    files,
+    newest_of_each,
+    side_by_side,
+    version as shown,
+    versions as listed,
+)
 from muster.ext.search.space import loguniform
 from muster.ext.search.spec import Search, SearchSpec
 from muster.ext.search.stored import begin_search

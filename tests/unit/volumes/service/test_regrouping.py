@@ -24,8 +24,7 @@ from muster.core.status import JobState
 from muster.core.verdict import Cause, ExitCode, Verdict
 from muster.core.wire import dumps, loads
 from muster.volumes import attempts, handing_over
-from muster.volumes.service import pods as calls
-from muster.volumes.service import regrouping
+from muster.volumes.service import pods as calls, regrouping
 from muster.volumes.service.hearing import Bell, Bells
 
 LOST = Report(

@@ -14,8 +14,7 @@ from muster.backends.kubernetes.api.kinds import Document, Kind, owned_by
 from muster.backends.kubernetes.cluster.discovery import Survey
 from muster.backends.kubernetes.cluster.facts import holds
 from muster.backends.kubernetes.labels import selector
-from muster.backends.kubernetes.serving import made as making
-from muster.backends.kubernetes.serving import names
+from muster.backends.kubernetes.serving import made as making, names
 from muster.backends.kubernetes.serving.kinds import ServingPlatform, card_classes, platform_of
 from muster.backends.kubernetes.serving.route import Route
 from muster.backends.kubernetes.serving.server import Server, code, grpc_service

@@ -25,8 +25,7 @@ from muster.backends.kubernetes.api.client import Client
 from muster.backends.kubernetes.api.kinds import Document, Kind
 from muster.backends.kubernetes.cluster.discovery import readable, serves
 from muster.backends.kubernetes.cluster.facts import Flavor, Queue
-from muster.backends.kubernetes.labels import JOB as JOB_LABEL
-from muster.backends.kubernetes.labels import selector
+from muster.backends.kubernetes.labels import JOB as JOB_LABEL, selector
 from muster.backends.kubernetes.site import ClusterSite
 from muster.backends.kubernetes.state import queueing
 from muster.backends.kubernetes.state.outlook import ClusterDocuments, with_queues, without_queues

@@ -21,8 +21,7 @@ from muster.backends.kubernetes.api.kinds import Document, Kind, Read, kind_of
 from muster.backends.kubernetes.api.refusals import NotServed
 from muster.backends.kubernetes.api.watching import Change, ChangeWatch
 from muster.backends.kubernetes.cluster.discovery import Right, Survey, lacking, rules
-from muster.backends.kubernetes.labels import FAILURES, IGNORED, INDEX, NAME, ROLE, selector
-from muster.backends.kubernetes.labels import JOB as JOB_LABEL
+from muster.backends.kubernetes.labels import FAILURES, IGNORED, INDEX, JOB as JOB_LABEL, NAME, ROLE, selector
 from muster.backends.kubernetes.manifests.pods import mounted_secret
 from muster.backends.kubernetes.site import ClusterSite
 from muster.backends.kubernetes.state.seen import JobObjects, uid_of
