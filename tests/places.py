@@ -41,6 +41,9 @@ class MadePlace:
     def evidence(self) -> tuple[()]:
         return ()
 
+    def secrets(self) -> tuple[()]:
+        return ()
+
     def checks(self) -> Iterable[Check]:
         return ()
 

@@ -67,7 +67,10 @@ class Place(Protocol):
         """Yield the doctor's checks of this place, each made as it is asked for; nothing is created."""
 
     def evidence(self) -> Iterable[tuple[str, Callable[[], object]]]:
-        """Return what a person who helps from afar is to see of this place beside its store: a name, and what collects it."""
+        """Return what a person who helps from afar is to see of this place beside its store: a file's name, and what collects it."""
+
+    def secrets(self) -> Iterable[str]:
+        """Return the values that nobody else may see and that this place itself uses, as far as they can be read."""
 
     def close(self) -> None:
         """Give back what was opened; jobs and deployments go on."""

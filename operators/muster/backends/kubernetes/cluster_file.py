@@ -77,6 +77,14 @@ def read_file(path: Path) -> ClusterFile:
     )
 
 
+def token_in(path: Path) -> tuple[str, ...]:
+    """Return the token that a file of settings names, whatever else is wrong with the file; nothing where it cannot be read."""
+    with suppress(OSError, ValueError, SpecError):
+        token = _text(tomllib.loads(path.read_text(encoding="utf-8")), _TOKEN_FILE, "")
+        return (_path(token, path.parent).read_text(encoding="utf-8").strip(),) if token else ()
+    return ()
+
+
 def read_settings(
     given: Mapping[str, object],
     *,

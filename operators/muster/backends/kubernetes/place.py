@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from muster.backends.base import LOOK_SECONDS
 from muster.backends.jobs.checks import Resolve
 from muster.backends.stores import service_store
+from muster.core.errors import SpecError
 from muster.core.settings import Settings
 
 if TYPE_CHECKING:
@@ -130,12 +131,17 @@ class ClusterPlace:
         return cluster_checks(self)
 
     def evidence(self) -> Iterator[tuple[str, Callable[[], object]]]:
-        """Yield the objects of the namespace that are muster's, by kind: no Secret and no ConfigMap."""
+        """Yield the file of settings, and the objects of the namespace that are muster's, by kind: no Secret and no ConfigMap."""
         from muster.backends.kubernetes.api import kinds
         from muster.backends.kubernetes.labels import JOB
         from muster.backends.kubernetes.serving.names import DEPLOYMENT
 
-        place = self.written.site.namespace
+        def find(kind: kinds.Kind, labels: str) -> object:
+            return self.client.find(kind, namespace=self.written.site.namespace, labels=labels)
+
+        file = self.settings.cluster
+        if file is not None:
+            yield file.name, partial(file.read_text, encoding="utf-8")
         of_jobs, served = (kinds.JOB_SET, kinds.JOB, kinds.POD), (kinds.INFERENCE_SERVICE, kinds.HTTP_ROUTE)
         for what, labels, found in (
             ("jobs", JOB, of_jobs),
@@ -144,7 +150,16 @@ class ClusterPlace:
             ("all", "", (kinds.WORKLOAD, kinds.LOCAL_QUEUE, kinds.EVENT)),
         ):
             for kind in found:
-                yield f"{what}-{kind.plural}", partial(self.client.find, kind, namespace=place, labels=labels)
+                yield f"{what}-{kind.plural}.json", partial(find, kind, labels)
+
+    def secrets(self) -> tuple[str, ...]:
+        """Return the token for the store service, also where the rest of the settings is wrong."""
+        from muster.backends.kubernetes.cluster_file import token_in
+
+        try:
+            return (self.written.token,)
+        except SpecError:  # doctor says what is wrong
+            return token_in(self.settings.cluster) if self.settings.cluster else ()
 
     def close(self) -> None:
         """Close what is open; the cluster's watches end."""

@@ -99,6 +99,10 @@ class MachinePlace:
         """Return nothing: doctor, jobs and deployments say all of a machine."""
         return ()
 
+    def secrets(self) -> tuple[()]:
+        """Return nothing: a machine asks nobody for anything."""
+        return ()
+
     def close(self) -> None:
         """Close the store, if it is open."""
         if store := self.__dict__.get("store"):

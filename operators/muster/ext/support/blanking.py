@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
-
-import tomllib
 
 from muster.core.masking import MASK, Masking
 from muster.core.settings import Settings
@@ -39,20 +37,20 @@ def is_secret(name: str) -> bool:
     return bool(_SECRET_NAME.search(name))
 
 
-def known(settings: Settings, environment: Mapping[str, str] | None = None) -> Masking:
-    """Return what masks every secret that this process can find: of its environment, its cluster's token, and what muster up keeps."""
+def known(
+    settings: Settings, environment: Mapping[str, str] | None = None, *, also: Iterable[str] = ()
+) -> Masking:
+    """Return what masks every secret that this process can find: of its environment, what muster up keeps, and what is given."""
     env = os.environ if environment is None else environment
-    found = {value for name, value in env.items() if is_secret(name) or name.startswith("AIRFLOW_VAR_")}
+    found = set(also) | {
+        value for name, value in env.items() if is_secret(name) or name.startswith("AIRFLOW_VAR_")
+    }
     for text in list(found):  # a connection: its password alone, too
         found |= set(re.findall(r"://[^\s/@:]*:([^\s/@]+)@", text))
     for name in _FILES:
         for line in _read(settings.home / name).splitlines():
             if name.endswith(".json") or is_secret(line.partition("=")[0]):
                 found |= set(_WORD.findall(line.partition("=")[2] or line))
-    if settings.cluster is not None:
-        with suppress(ValueError):
-            token = tomllib.loads(_read(settings.cluster)).get("token_file")
-            found.add(_read(settings.cluster.parent / str(token)).strip() if token else "")
     return Masking(value for value in found if len(value) >= 6)
 
 

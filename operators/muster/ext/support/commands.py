@@ -61,7 +61,8 @@ def support_bundle(
     if found is None:
         raise SpecError(f"--since is {since!r:.40}: expected a number with m, h or d, such as 24h")
     settings, after = Settings.load(), time.time() - int(found[1]) * _UNITS[found[2]]
-    masking, place = known(settings), open_place()
+    place = open_place()
+    masking = known(settings, also=place.secrets())
     path = file or Path(time.strftime("muster-support-%Y%m%d-%H%M%S.tar.gz"))
     try:
         path.touch(mode=0o600, exist_ok=False)
@@ -114,9 +115,9 @@ def _parts(
     about = "Python, and the version of each package"
     yield "packages.txt", about, lambda: "\n".join([f"Python {sys.version}", sys.platform, *packages, ""])
     yield "settings.json", "where muster's folders are, and its switches", lambda: settings
-    for path in (settings.cluster, settings.home / "up" / "own.cfg"):
-        if path is not None and path.is_file():
-            yield path.name, "settings, as they are written down", partial(path.read_text, encoding="utf-8")
+    own = settings.home / "up" / "own.cfg"
+    if own.is_file():
+        yield own.name, "settings, as they are written down", partial(own.read_text, encoding="utf-8")
     yield "store.json", "volumes, room, upkeep, and what a quick check found", lambda: _store(place)
     if deployment is None:
         try:
@@ -133,7 +134,7 @@ def _parts(
         names = None if deployment is None else [deployment]
         yield "deployments.json", "revisions, shares and figures", lambda: place.deployments.look_at(names)
     for name, collect in place.evidence():
-        yield f"place/{name}.json", "objects of the cluster, without values of variables", collect
+        yield f"place/{name}", "of the cluster, without values of variables", collect
 
 
 def _store(place: Place) -> Mapping[str, Any]:

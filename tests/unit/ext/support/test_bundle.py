@@ -15,8 +15,10 @@ from tests.unit.backends.kubernetes.api_server import api_server
 from tests.unit.backends.kubernetes.fake_cluster import NAMESPACE
 from tests.unit.backends.kubernetes.serving.fake_serving import World, world
 from tests.unit.backends.kubernetes.serving.test_deployments import serve
+from tests.unit.backends.kubernetes.site_api import kubeconfig
 from tests.unit.cli.conftest import Answer, home, make_spec, muster, store
 
+from muster.backends import base
 from muster.backends.kubernetes.api.access import Access
 from muster.backends.kubernetes.api.kinds import CONFIG_MAP, SECRET
 from muster.backends.kubernetes.cluster_file import ClusterSettings
@@ -197,9 +199,29 @@ def test_a_cluster_s_objects_are_there_without_values_and_secrets(
     found: dict[str, Any] = {name: collect() for name, collect in place.evidence()}
     clean = without_values(found, known(settings, {}))
     text = json.dumps(clean)
-    assert [each["metadata"]["name"] for each in found["deployments-inferenceservices"]] == ["lines-r1"]
-    (container,) = clean["deployments-inferenceservices"][0]["spec"]["predictor"]["containers"]
+    assert [each["metadata"]["name"] for each in found["deployments-inferenceservices.json"]] == ["lines-r1"]
+    (container,) = clean["deployments-inferenceservices.json"][0]["spec"]["predictor"]["containers"]
     assert {each["value"] for each in container["env"]} == {"***"}
     assert not {SECRET.name, CONFIG_MAP.name} & {each["kind"] for part in found.values() for each in part}
     assert "muster-x" not in text
     assert shown not in text
+
+
+@pytest.mark.parametrize("setting", ["", "\nshape = 'round'\n"], ids=["right", "wrong"])
+def test_a_cluster_s_settings_are_there_and_its_token_is_not(
+    muster: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, setting: str
+) -> None:
+    (tmp_path / "token").write_text("zq9-store-token\n")
+    kubeconfig(tmp_path / "kubeconfig", "http://127.0.0.1:1")
+    file = tmp_path / "cluster.toml"
+    file.write_text(
+        'namespace = "team"\nclaim = "store"\nstore_url = "http://127.0.0.1:1"\nimage_prefix = "registry/zq9-store-token"\n'
+        f'queue = "gangs"\ntoken_file = "token"\nkubeconfig = "kubeconfig"\n{setting}'
+    )
+    monkeypatch.setenv("MUSTER_CLUSTER", str(file))
+    monkeypatch.setattr(base, "LOOK_SECONDS", 0.0)
+    assert muster("support-bundle", tmp_path / "b.tar.gz").code == 0
+    found = unpacked(tmp_path / "b.tar.gz")
+    assert 'image_prefix = "registry/***"' in found["place/cluster.toml"]
+    assert "cannot be read" in found["place/jobs-jobsets.json"]
+    assert "zq9-store-token" not in "".join(found.values())
