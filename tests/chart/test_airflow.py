@@ -176,6 +176,40 @@ def test_the_claim_s_root_is_mounted_by_what_makes_its_folder_alone() -> None:
                 assert mounts == [{"name": "claim", "mountPath": "/logs", "subPath": "team/logs"}]
 
 
+def _said(policy: Document) -> str:
+    return " ".join(each["expression"] for each in policy["spec"]["validations"])
+
+
+@pytest.mark.parametrize("policy", ["muster-admission", "muster-servers"])
+def test_no_job_and_no_model_server_mounts_the_claim_of_the_database(
+    policy: str, made: list[Document]
+) -> None:
+    refusal = "volume.persistentVolumeClaim.claimName != 'muster-airflow-database'"
+    assert refusal in _said(named(made, "ValidatingAdmissionPolicy", policy))
+    assert named(made, "PersistentVolumeClaim", "muster-airflow-database")
+    (trial,) = named(made, "Pod", "muster-test-accounts")["spec"]["containers"]
+    assert "--closed=muster-airflow-database" in trial["args"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "may"),
+    [
+        ("muster-airflow-api-server-7d9c5b6f4-x2x9k:8080", False),
+        ("http:muster-airflow-scheduler-7d9c5b6f4-x2x9k:8974", False),
+        ("muster-airflow-migrate-0a1b2c-x2x9k", False),
+        ("muster-store-7d9c5b6f4-x2x9k", False),
+        ("flights-r1-predictor-7d9c5b6f4-x2x9k:8080", True),
+        ("airflow-r1-predictor-7d9c5b6f4-x2x9k", True),
+    ],
+)
+def test_no_pod_of_airflow_is_asked_through_the_api_server(
+    asked: str, may: bool, made: list[Document]
+) -> None:
+    said = _said(named(made, "ValidatingAdmissionPolicy", "muster-admission"))
+    (pattern,) = re.findall(r"request\.name\.matches\('(.*?)'\)", said)
+    assert (re.search(pattern, asked) is None) == may
+
+
 def test_airflow_knows_every_setting_that_it_is_given() -> None:
     from airflow.configuration import retrieve_configuration_description
 

@@ -342,6 +342,20 @@ def test_accounts_of_others_that_submit_jobs_are_looked_at_too() -> None:
     assert 'group in ["team-a"]' in condition["expression"]
 
 
+def test_no_pod_of_a_job_has_a_label_of_muster_s_own_pods() -> None:
+    """What Services and NetworkPolicies select by; that each kind of object is refused is tried on a cluster (trial.py)."""
+    made = render({**WHOLE, "fullnameOverride": "other"})
+    policy = named(made, "ValidatingAdmissionPolicy", "other-admission")["spec"]
+    refusals = [
+        each["expression"] for each in policy["validations"] if ".labels['app']" in each["expression"]
+    ]
+    assert len(refusals) == 1
+    assert ".startsWith('other-')" in refusals[0]
+    (labelled,) = [each["expression"] for each in policy["variables"] if each["name"] == "labelled"]
+    for kind in ("Pod", "Job", "JobSet", "InferenceService", "SeldonDeployment"):
+        assert f"request.kind.kind == '{kind}' ? " in labelled
+
+
 @pytest.mark.parametrize("example", [LEAST, WHOLE], ids=["least", "whole"])
 def test_every_pod_keeps_to_pod_security_s_restricted(example: Document) -> None:
     for spec in filter(None, map(_pod_spec, render(example))):

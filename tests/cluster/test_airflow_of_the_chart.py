@@ -145,6 +145,13 @@ def test_a_part_that_dies_during_a_run_costs_no_stage_a_second_time(
     assert versions(installed[0]) == {name: number + 1 for name, number in before.items()}
 
 
+def test_no_job_mounts_the_claim_of_the_database(installed: tuple[Release, float]) -> None:
+    words = ("test", NAME, "--logs", f"--filter=name={NAME}-test-accounts", "--timeout=180s")
+    done = installed[0].helm(*words)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"ok: refused: a JobSet with the whole of claim {DATABASE}" in done.stdout
+
+
 def test_an_upgrade_keeps_keys_and_password(installed: tuple[Release, float], airflow: Airflow) -> None:
     of = installed[0].layout
     before = kubectl.get(of, "secret", f"muster-{NAME}-airflow", _NAMESPACE)["data"]

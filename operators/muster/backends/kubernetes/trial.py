@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import partial
 
 from muster.backends.kubernetes.api.access import connect
 from muster.backends.kubernetes.api.client import Client
@@ -72,12 +73,14 @@ class TrialPlace:
     """Where it is tried.
 
     :param keys: the Secret with the store's keys.
-    :param account: a service account with rights of its own, which no pod of a job may have.
+    :param account: a service account with rights of its own, which no pod of a job may have; pods of it are labelled so.
+    :param claims: what no pod of a job may mount, beside the store's.
     """
 
     site: ClusterSite
     keys: str
     account: str
+    claims: tuple[str, ...] = ()
 
 
 def job(place: TrialPlace, *, job_sets: bool) -> Documents:
@@ -127,14 +130,22 @@ def attempts_of(owner: Document, place: TrialPlace) -> Iterator[MustBeRefused]:
         document = deepcopy(owner)
         reach(pod_of(document))
         yield MustBeRefused(what=f"a {owner['kind']} {what}", document=document)
+    document = deepcopy(owner)
+    platform = owner["kind"] == "InferenceService"  # KServe gives an object's own labels to its pods
+    labelled = document if platform else _at(document, _PODS.get(owner["kind"], ("spec",))[:-1])
+    labelled.setdefault("metadata", {}).setdefault("labels", {})["app"] = place.account
+    yield MustBeRefused(what=f"a {owner['kind']} with a label of muster's own pods", document=document)
 
 
 def pod_of(document: Document) -> Document:
     """Return the spec of the pods of an object, a Pod too: a part of the document, to be changed."""
-    found: Document = document
-    for part in _PODS.get(document["kind"], ("spec",)):
-        found = found[part]  # type: ignore[index]
-    return found
+    return _at(document, _PODS.get(document["kind"], ("spec",)))
+
+
+def _at(document: Document, path: tuple[str | int, ...]) -> Document:
+    for part in path:
+        document = document[part]  # type: ignore[index]
+    return document
 
 
 def _reaches(place: TrialPlace) -> dict[str, Callable[[Document], None]]:
@@ -161,7 +172,10 @@ def _reaches(place: TrialPlace) -> dict[str, Callable[[Document], None]]:
             envFrom=[{"secretRef": {"name": place.keys}}]
         ),
         "with another job's Secret": lambda pod: _mounted(pod, secret={"secretName": "muster-other-abcdef"}),
-        "with the whole of the store's claim": lambda pod: _mounted(pod, persistentVolumeClaim=claim),
+        **{
+            f"with the whole of claim {name}": partial(_mounted, persistentVolumeClaim={"claimName": name})
+            for name in (place.site.claim, *place.claims)
+        },
         "with another job's staging": lambda pod: _mounted(
             pod,
             persistentVolumeClaim=claim,
@@ -238,6 +252,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--service-account", required=True, help="of the pods of jobs")
     parser.add_argument("--keys", required=True, help="the Secret with the store's keys")
     parser.add_argument("--account", required=True, help="a service account that has rights")
+    parser.add_argument("--closed", action="append", default=[], help="another claim that no job may mount")
     parser.add_argument(
         "--serving",
         type=PlatformOwner,
@@ -256,7 +271,7 @@ def main(arguments: Sequence[str]) -> int:
             service_account=asked.service_account,
             serving=asked.serving,
         )
-        place = TrialPlace(site=site, keys=asked.keys, account=asked.account)
+        place = TrialPlace(site=site, keys=asked.keys, account=asked.account, claims=tuple(asked.closed))
         for step in run(Client(connect(kubeconfig=asked.kubeconfig)), place):
             sys.stdout.write(f"ok: {step}\n")
     except MusterError as error:
