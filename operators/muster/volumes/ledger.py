@@ -51,6 +51,7 @@ class FolderLedger(TaskNotes):
         self._layout = layout
         self._series = lru_cache(_OPEN_SERIES)(self.series_file)
         self._origins: dict[str, Origin] = {}  # they never change
+        self._unread = set[Path]()  # tallies of which that was told
         self._entered: dict[str, int] = {}  # nor does the time at which a job was entered
 
     def create(self, job_id: str, spec: JobSpec, *, owner: str | None = None) -> bool:
@@ -104,13 +105,18 @@ class FolderLedger(TaskNotes):
             return True
 
     def tally(self, job_id: str) -> Tally:
-        """Return for whom a job runs, and when it held its resources."""
+        """Return for whom a job runs, and when it held its resources; one that cannot be read keeps no job from its end."""
         path = self.check(job_id) / _TALLY
-        data = (
-            read_whole(path) if path.is_file() else b""
-        )  # empty where a power cut hit while it was replaced
-        with _readable(path):
-            return wire.loads(Tally, data) if data else Tally()
+        try:
+            return wire.loads(Tally, read_whole(path))
+        except FileNotFoundError:
+            return Tally()
+        except (SpecError, OSError) as error:  # a power cut hit, or a later release wrote it
+            if path not in self._unread:
+                self._unread.add(path)
+                said = "the use of job %s is counted from now on alone: %s cannot be read (%s)"
+                _LOG.warning(said, job_id, path, error)
+            return Tally()
 
     def note_tally(self, job_id: str, tally: Tally) -> None:
         """Add to a job's tally what a writer knows."""
@@ -125,15 +131,22 @@ class FolderLedger(TaskNotes):
                 self._tell(status, now)
 
     def last_sign(self, job_id: str) -> float:
-        """Return when anything was written of a job last, its use included, which a worker tells every ten seconds."""
-        return max(entry.stat().st_mtime for entry in os.scandir(self.check(job_id)) if entry.is_file())
+        """Return when a job's supervisor or workers wrote last: a worker tells its use every ten seconds.
+
+        What the next try writes before they start, such as who owns the job, is no sign of it.
+        """
+        folder, signs = self.check(job_id), list[float]()
+        for name in ("log", SERIES, "status.json"):
+            with suppress(FileNotFoundError):
+                signs.append((folder / name).stat().st_mtime)
+        return max(signs) if signs else (folder / "spec.json").stat().st_mtime
 
     def _tell(self, status: JobStatus, tally: Tally) -> None:
         """Tell the extensions that count; what one of them cannot write keeps no job from its end."""
-        spec, series = self.spec(status.job_id), partial(self.series, status.job_id)
+        series = partial(self.series, status.job_id)
         for told in used(lambda each: each.tallied):
             try:
-                told(self._layout.root, spec, status, tally, series)
+                told(self._layout.root, self.spec(status.job_id), status, tally, series)
             except Exception:
                 _LOG.exception("the use of job %s is not counted", status.job_id)
 

@@ -1,4 +1,5 @@
 import json
+import os
 from dataclasses import replace
 
 import pytest
@@ -6,6 +7,7 @@ import pytest
 from muster.core.errors import Corrupt, NotFound, StoreError
 from muster.core.job import SecretRef
 from muster.core.status import JobState
+from muster.core.tally import Allotment, Tally
 
 
 @pytest.fixture
@@ -73,3 +75,52 @@ def test_no_secret_is_stored(store, work):
     assert json.loads((store.layout.job("b-1") / "spec.json").read_text())["secrets"] == {
         "TOKEN": {"source": "environment", "name": "TOKEN"}
     }
+
+
+SPOILED = {
+    "power-cut": b"\0" * 80,
+    "later-release": b'{"kind": "Tally", "schema": 1, "of_a_later_release": 1}',
+    "torn": b'{"user": "a',
+    "empty": b"",
+    "no-text": b"\xff\xfe",
+}
+
+
+@pytest.mark.parametrize("spoiled", SPOILED.values(), ids=SPOILED)
+def test_a_tally_that_cannot_be_read_keeps_no_job_from_its_end(store, folder, spoiled, caplog):
+    tally = folder / "tally.json"
+    tally.write_bytes(spoiled)
+    for _ in range(2):
+        assert store.ledger.tally("a-1") == Tally()
+    said = f"the use of job a-1 is counted from now on alone: {tally} cannot be read"
+    assert caplog.text.count(said) == 1
+    held = Tally(times=(Allotment(since=10.0, replicas=2),))
+    store.ledger.note_tally("a-1", held)
+    assert store.ledger.tally("a-1") == held
+    tally.write_bytes(spoiled)
+    store.ledger.update(replace(store.ledger.status("a-1"), state=JobState.FAILED, ended=20.0))
+    assert store.ledger.status("a-1").state is JobState.FAILED
+    assert "times" not in json.loads(tally.read_bytes())
+
+
+def test_a_job_whose_spec_cannot_be_read_ends_too(store, folder, caplog):
+    (folder / "spec.json").write_bytes(b"\0" * 80)
+    store.ledger.update(replace(store.ledger.status("a-1"), state=JobState.FAILED, ended=20.0))
+    assert store.ledger.status("a-1").state is JobState.FAILED
+    assert "the use of job a-1 is not counted" in caplog.text
+
+
+def test_the_time_in_which_a_machine_was_off_is_no_sign_of_a_job(store, folder):
+    """Before its supervisor starts, the next try writes who owns the job, and takes its locks."""
+    spec, log = folder / "spec.json", folder / "log"
+    for path, at in ((spec, 1000), (folder / "status.json", 1100)):
+        os.utime(path, (at, at))
+    assert store.ledger.last_sign("a-1") == 1100
+    store.ledger.append("a-1", b"up\n")
+    os.utime(log, (1200, 1200))
+    store.ledger.own("a-1", owner="next", expected=None)
+    store.ledger.note_tally("a-1", Tally(user="ada"))
+    assert store.ledger.last_sign("a-1") == 1200
+    (folder / "status.json").unlink()
+    log.unlink()
+    assert store.ledger.last_sign("a-1") == 1000

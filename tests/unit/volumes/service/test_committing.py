@@ -97,6 +97,12 @@ def test_a_log_that_cannot_be_read_costs_no_version(service, gang, monkeypatch):
     assert ended(service, gang).state is JobState.SUCCEEDED
 
 
+def test_a_tally_that_cannot_be_read_costs_no_version(service, gang):
+    (service.root / "jobs" / gang.job_id / "tally.json").write_bytes(b"\0" * 80)
+    gang.finish({"out/x": b"1"})
+    assert ended(service, gang).state is JobState.SUCCEEDED
+
+
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EROFS, errno.ENOENT])
 @pytest.mark.parametrize("name", ["staging", "commit"])
 def test_what_stays_ends_the_job_at_once(service, gang, monkeypatch, name, number):
