@@ -1,7 +1,7 @@
-"""Reading a request's body over ASGI, with a limit for each body and a budget for all clients' bodies together.
+"""Reading a request's body over ASGI, with a limit for each body and a budget for all clients' bodies and answers together.
 
-When the budget is used up, the body that has waited longest for its client is dropped. So a client that only holds
-memory cannot block other clients.
+When the budget is used up, the body that has waited longest for its client is dropped, and so is the oldest long answer
+that its client has not read. So a client that only holds memory cannot block other clients for long.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, MutableMapping
 from contextlib import asynccontextmanager, contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from muster_serving.errors import RequestError, ServingError
 
@@ -19,8 +19,9 @@ MAX_HELD_BYTES = 128 << 20  # with what is made of them, some 2.5 times as much 
 _ADVANCE_BYTES = 64 << 10
 STALLED_SECONDS = 0.25  # a body that gets no more for this long may be dropped
 
-_FULL = "other requests' bodies fill this server's memory for bodies: try again"
+_FULL = "other requests' bodies and answers fill this server's memory for them: try again"
 
+T = TypeVar("T")
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
 
@@ -29,10 +30,14 @@ class ClientGone(ServingError):
 
 
 class ByteBudget:
-    """The limit for the bytes of all bodies that arrive in pieces; a body of one piece is not counted."""
+    """The limit for the bytes of all bodies that arrive in pieces, and of answers that their clients have not read yet.
+
+    A body of one piece is not counted.
+    """
 
     def __init__(self, limit_bytes: int = MAX_HELD_BYTES) -> None:
         self.free_bytes = limit_bytes
+        self._unread: dict[asyncio.Timeout, int] = {}  # oldest first
         self._arriving: OrderedDict[Arriving, None] = (
             OrderedDict()
         )  # in the order of their last progress, oldest first
@@ -70,6 +75,27 @@ class ByteBudget:
         """Release bytes."""
         self.free_bytes += length
 
+    @asynccontextmanager
+    async def unread(self, length: int) -> AsyncIterator[None]:
+        """Count an answer while the block sends it. Beyond the limit the oldest answers are given up.
+
+        :raises TimeoutError: this answer was given up.
+        """
+        async with asyncio.timeout(None) as patience:
+            self._unread[patience] = length
+            self.free_bytes -= length
+            while self.free_bytes < 0 and len(self._unread) > 1:
+                oldest = next(iter(self._unread))
+                self._read(oldest)
+                oldest.reschedule(0)
+            try:
+                yield
+            finally:
+                self._read(patience)
+
+    def _read(self, answer: asyncio.Timeout) -> None:
+        self.free_bytes += self._unread.pop(answer, 0)
+
     def advanced(self, body: Arriving) -> None:
         """Note that an arriving body advanced."""
         self._arriving[body] = None
@@ -81,7 +107,7 @@ class ByteBudget:
 
 
 class Turns:
-    """The limit for the bytes of the bodies that are worked on at once: each takes several times its length meanwhile.
+    """The limit for the bytes of the bodies that threads work on at once: each takes several times its length meanwhile.
 
     The others wait, in the order in which they came.
     """
@@ -91,20 +117,26 @@ class Turns:
         self._next = asyncio.Lock()
         self._freed = asyncio.Event()
 
-    @asynccontextmanager
-    async def turn(self, length: int) -> AsyncIterator[None]:
-        """Wait until a body of that many bytes may be worked on, one that is longer than all of them together alone; its turn ends with the block."""
+    async def in_thread(self, length: int, work: Callable[[], T]) -> T:
+        """Have a thread work on a body of that many bytes, one that is longer than all of them together alone.
+
+        Its turn lasts as long as its thread, also when its client has left meanwhile.
+        """
         length = min(length, self._most)
         async with self._next:
             while length > self._free_bytes:
                 self._freed.clear()
                 await self._freed.wait()
             self._free_bytes -= length
-        try:
-            yield
-        finally:
+        working = asyncio.ensure_future(asyncio.to_thread(work))
+
+        def done(working: asyncio.Future[T]) -> None:
             self._free_bytes += length
             self._freed.set()
+            working.exception()  # nobody may be left to take it
+
+        working.add_done_callback(done)
+        return await asyncio.shield(working)
 
 
 class Arriving:

@@ -7,6 +7,7 @@ connection that is too slow; requests sent ahead are parsed only when the earlie
 
 from __future__ import annotations
 
+import asyncio
 import json
 from functools import partial
 from http import HTTPStatus
@@ -316,7 +317,11 @@ async def _send(cycle: Any, message: Any) -> None:
         cycle.transport.close()
     cycle.on_response()
     if cycle.flow.write_paused:  # the client takes a long answer piece by piece
-        await cycle.flow.drain()
+        try:
+            await cycle.flow.drain()
+        except asyncio.CancelledError:  # what the client did not read is in memory until the connection ends
+            cycle.transport.abort()
+            raise
 
 
 def _whole(message: Any, *, keep_alive: bool, only_head: bool) -> bytes:

@@ -254,8 +254,10 @@ class Front:
             take(len(asked.body))
             if isinstance(predictor, ProcessPredictor):
                 return await self._ask(loaded, predictor, asked, apart=True)
-            async with self._turns.turn(len(asked.body)):  # in a thread, so that small requests need not wait
-                return await asyncio.to_thread(protocol.answer, predictor, asked, of=loaded)
+            # in a thread, so that small requests need not wait
+            return await self._turns.in_thread(
+                len(asked.body), partial(protocol.answer, predictor, asked, of=loaded)
+            )
 
     async def _ask(
         self, loaded: LoadedRevision, predictor: ProcessPredictor, question: Question, *, apart: bool = False
@@ -265,11 +267,7 @@ class Front:
         :param apart: read the request in a thread, so that small requests need not wait.
         """
         read = partial(protocol.read, predictor.signature, question, revision=loaded.revision)
-        if apart:
-            async with self._turns.turn(len(question.body)):
-                asked = await asyncio.to_thread(read)
-        else:
-            asked = read()
+        asked = await self._turns.in_thread(len(question.body), read) if apart else read()
         out = question.out
         if out and predictor.streams:
             parts = predictor.parts(asked.columns, asked.rows)
@@ -337,10 +335,14 @@ class Front:
 
     async def _answer(self, send: Send, answer: HttpAnswer) -> None:
         status, body, headers = answer[:3]
-        self._budget.free_bytes -= len(body)  # until its client has taken it
+        whole = {"type": WHOLE, "status": status, "headers": headers, "body": body, "close": self.draining}
+        if len(body) <= BIG_BODY_BYTES:
+            await send(whole)
+            return
         try:
-            await send(
-                {"type": WHOLE, "status": status, "headers": headers, "body": body, "close": self.draining}
+            async with self._budget.unread(len(body)):
+                await send(whole)
+        except TimeoutError:
+            logger.warning(
+                "a client did not read its answer of %d bytes while other answers waited", len(body)
             )
-        finally:
-            self._budget.give_back(len(body))

@@ -24,7 +24,7 @@ from muster_serving.body import MAX_HELD_BYTES
 from muster_serving.connection import ANSWER_SECONDS
 
 CONNECTIONS = 500
-HELD_BYTES = MAX_HELD_BYTES  # of messages on the wire: each that is read is there twice
+HELD_BYTES = MAX_HELD_BYTES  # of messages on the wire; each that is read is in memory twice
 _CALL_BYTES = 16 << 10  # what a call counts beside its messages: so much metadata is taken
 _PREFACE_BYTES = 24
 _HEAD_BYTES = 9

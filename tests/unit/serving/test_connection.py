@@ -10,6 +10,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
+from functools import partial
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from uvicorn.server import ServerState
 
 from muster_serving import connection as room
 from muster_serving.body import ByteBudget, ClientGone, Turns, read_body
-from muster_serving.connection import LimitedConnection
+from muster_serving.connection import WHOLE, LimitedConnection
 from muster_serving.errors import RequestError
 
 MIB = 1 << 20
@@ -64,6 +65,11 @@ class Served:
         except ClientGone:
             return
         payload += b" " * int(scope["query_string"] or 0)
+        if scope["path"] == "/whole":
+            with suppress(TimeoutError):
+                async with self.budget.unread(len(payload)):
+                    await send({"type": WHOLE, "status": 200, "headers": (), "body": payload, "close": False})
+            return
         headers = [(b"content-length", b"%d" % len(payload))]
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": payload})
@@ -308,30 +314,74 @@ def test_a_body_that_stalls_gives_way(served: Served) -> None:
 
 
 def test_bodies_are_worked_on_in_turns() -> None:
-    async def order() -> list[str]:
-        turns, seen, ends = Turns(10), list[str](), {name: asyncio.Event() for name in "abcd"}
+    async def main() -> None:
+        turns, begun, ends = Turns(10), list[str](), {name: threading.Event() for name in "abcd"}
 
-        async def work(name: str, length: int) -> None:
-            async with turns.turn(length):
-                seen.append(name)
-                await ends[name].wait()
+        def work(name: str) -> str:
+            begun.append(name)
+            ends[name].wait(GUARD_SECONDS)
+            return name
 
-        tasks = [
-            asyncio.create_task(work(name, length))
-            for name, length in (("a", 6), ("b", 4), ("c", 10), ("d", 1))
-        ]
-        for name in "abcd":
-            for _ in range(10):
+        async def begins(*names: str) -> None:
+            while begun != list(names):
                 await asyncio.sleep(0)
-            seen.append(f"end of {name}")
-            ends[name].set()
-            if name == "b":  # who leaves while it waits holds nobody up
-                tasks[2].cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        async with turns.turn(11):  # all of it is free again
-            return seen
 
-    assert asyncio.run(order()) == ["a", "b", "end of a", "end of b", "d", "end of c", "end of d"]
+        lengths = {"a": 6, "b": 4, "c": 10, "d": 1}
+        tasks = {
+            name: asyncio.create_task(turns.in_thread(length, partial(work, name)))
+            for name, length in lengths.items()
+        }
+        await begins("a", "b")
+        for left in (
+            tasks["c"],
+            tasks["a"],
+        ):  # one that waits holds nobody up; the thread of the other still works
+            left.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await left
+        assert begun == ["a", "b"]
+        ends["a"].set()
+        await begins("a", "b", "d")
+        for name in "bd":
+            ends[name].set()
+            assert await tasks[name] == name
+        assert await turns.in_thread(11, lambda: "all of it is free again")
+
+    asyncio.run(main())
+
+
+def test_the_oldest_answer_that_nobody_reads_is_given_up() -> None:
+    async def main() -> None:
+        budget = ByteBudget(10)
+
+        async def send(length: int) -> None:
+            async with budget.unread(length):
+                await asyncio.Event().wait()
+
+        tasks = [asyncio.create_task(send(length)) for length in (3, 4, 6)]
+        done, reading = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        assert done == {tasks[0]}
+        assert isinstance(tasks[0].exception(), TimeoutError)
+        assert budget.free_bytes == 0
+        for each in reading:
+            each.cancel()
+        await asyncio.wait(reading)
+        assert budget.free_bytes == 10
+
+    asyncio.run(main())
+
+
+def test_a_client_that_does_not_read_loses_its_connection_to_others(served: Served) -> None:
+    length = 8 * MIB  # more than both ends' buffers of a socket take
+    with ExitStack() as opened:
+        slow, quick = (opened.enter_context(served.connect()) for _ in range(2))
+        slow.sendall(b"GET /whole?%d HTTP/1.1\r\nHost: x\r\n\r\n" % length)
+        eventually(lambda: served.on_loop(lambda: served.budget.free_bytes) < 0)
+        quick.sendall(b"GET /whole?%d HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n" % length)
+        assert len(read(quick)) > length
+        with suppress(ConnectionResetError):
+            assert len(read(slow)) < length
+    eventually(lambda: served.on_loop(lambda: served.budget.free_bytes) == 4 * MIB)
 
 
 def test_one_connection_too_many_costs_the_slowest_its_own(
