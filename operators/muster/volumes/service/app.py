@@ -76,13 +76,16 @@ def create_app(
         yield
         served.committer.stop()
 
+    async def served_term(_: Request) -> Response:  # needs no thread: all may be busy
+        return PlainTextResponse(term)
+
     parts = [_table_routes, _check_routes, pods.routes, reading.routes, spooling.routes]
     parts += [load(each.calls) for each in extensions().values() if each.calls is not None]
     app = Starlette(
         routes=[
             Route("/healthz", _healthy),
             Route(ALIVE, _healthy),
-            Route(TERM, lambda _: PlainTextResponse(term)),
+            Route(TERM, served_term),
             ByLastPart([bind(served) for part in parts for bind in part(served)]),
         ],
         lifespan=lifespan,

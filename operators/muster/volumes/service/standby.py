@@ -33,6 +33,7 @@ TERM = "/term"  # the term of the process that serves
 _ALIVE = f"GET {ALIVE} ".encode()
 _CHUNK_BYTES = 64 << 10
 _LONGEST_ANNOUNCEMENT_BYTES = 300
+_EARLIER_BYTES = 200  # which a release without terms reads as the address, blanks at its end included
 _LOOK_SECONDS = 1.0
 
 _LOG = logging.getLogger(__name__)
@@ -41,7 +42,7 @@ _LOG = logging.getLogger(__name__)
 def announce(lock: int, address: str, term: str) -> None:
     """Write this process's address, ``HOST:PORT``, and its term into the lock file, which it holds."""
     os.ftruncate(lock, 0)
-    os.pwrite(lock, f"{address}\n{term}\n".encode(), 0)
+    os.pwrite(lock, f"{address:<{_EARLIER_BYTES}}\n{term}\n".encode(), 0)
 
 
 def still_served(lock: int, *, own: str) -> str | None:
@@ -51,7 +52,7 @@ def still_served(lock: int, *, own: str) -> str | None:
     """
     address, term = _announced(lock)
     host, _, port = address.rpartition(":")
-    if not host or not term or address == own:
+    if not host or not port.isdigit() or not term or address == own:
         return None
     connection = http.client.HTTPConnection(host, int(port), timeout=CONNECT_SECONDS)
     try:
@@ -140,8 +141,9 @@ async def _pass_on(
 
 def _announced(lock: int) -> tuple[str, str]:
     """Return address and term of the lock file; empty where nothing is announced."""
-    address, _, term = os.pread(lock, _LONGEST_ANNOUNCEMENT_BYTES, 0).decode().partition("\n")
-    return address, term.strip()
+    text = os.pread(lock, _LONGEST_ANNOUNCEMENT_BYTES, 0).decode(errors="replace")
+    address, _, term = text.partition("\n")
+    return address.strip(), term.strip()
 
 
 async def _first_end(*ways: Coroutine[Any, Any, None]) -> None:

@@ -110,7 +110,7 @@ class Pair:
 def _serves(pair: Pair, service: Service) -> bool:
     """Whether a service answers itself: its term is that of the lock file, and the address there is its own."""
     address, _, term = (pair.asked.root / LOCK).read_text().partition("\n")
-    if address != f"127.0.0.1:{service.port}":
+    if address.strip() != f"127.0.0.1:{service.port}":
         return False
     try:
         return httpx.get(f"{service.url}/term", trust_env=False, verify=False).text == term.strip()

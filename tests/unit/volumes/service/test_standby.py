@@ -13,7 +13,7 @@ import pytest
 from tests.unit.volumes.service.process import until
 from tests.waiting import GUARD_SECONDS
 
-from muster.volumes.service.standby import announce, stand_by
+from muster.volumes.service.standby import announce, stand_by, still_served
 
 TERM = "0123456789abcdef"
 
@@ -121,3 +121,18 @@ def test_it_has_the_lock_once_the_first_one_is_gone(
         connection.close()
     first.end()
     assert until(has_it.is_set, bool)
+
+
+def test_a_release_without_terms_reads_the_address(tmp_path: Path) -> None:
+    """It reads 200 bytes, and takes what stands after the last colon as the port: so after a rollback it forwards, too."""
+    with (tmp_path / "service.lock").open("w+b") as lock:
+        announce(lock.fileno(), "10.0.0.9:8080", TERM)
+        host, _, port = os.pread(lock.fileno(), 200, 0).decode().rpartition(":")
+    assert (host, int(port)) == ("10.0.0.9", 8080)
+
+
+@pytest.mark.parametrize("text", ["", "10.0.0.9:8080", "what is this", "a:b\nc\n"])
+def test_a_lock_file_without_a_term_is_served_by_nobody(tmp_path: Path, text: str) -> None:
+    (tmp_path / "service.lock").write_text(text)
+    with (tmp_path / "service.lock").open("r+b") as lock:
+        assert still_served(lock.fileno(), own="10.0.0.1:8080") is None
