@@ -57,7 +57,15 @@ def test_it_is_warned_of_once_each_time_and_ended() -> None:
         f"warning: idle for 14 min 40 s: {nothing}; it is ended after 20 min 00 s (idle=)",
     ]
     assert gang.look(2400, 1280) == f"idle for 21 min 20 s with 2 replicas: {nothing}"
-    assert gang.look(2401, 0) == gang.look(9000, 0) != ""  # it is being ended
+
+
+def test_one_that_computes_again_before_it_is_ended_goes_on() -> None:
+    """The store was away, or the cluster's answer was another: nothing ended it at the look that found it idle."""
+    gang = Gang()
+    ended = gang.look(2400, 1280)
+    assert gang.look(2401, 0) == ended != ""  # one look finds one thing
+    assert gang.look(2500, 0) == ""
+    assert gang.look(5000, 1250) != ""
 
 
 def test_cards_are_told_of_where_they_are_measured() -> None:

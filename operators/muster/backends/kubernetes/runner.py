@@ -320,7 +320,10 @@ class KubernetesRunner:
 
         def warn(line: str) -> None:
             name = f"idle-{round(now / job.idle_seconds)}"
-            self._store.ledger.append(job_id, f"[muster] {line}\n".encode(), request=name)
+            try:
+                self._store.ledger.append(job_id, f"[muster] {line}\n".encode(), request=name)
+            except StoreError as error:  # a token that only reads, or a full claim: no reason to see nothing
+                log.warning("not in the log of job %s: %s (%s)", job_id, line, error)
 
         look = self._idleness.setdefault(job_id, Idleness(job.idle_seconds)).look
         return look(

@@ -354,8 +354,8 @@ class Supervisor:
             return verdict
         if self._store.sealed(self._job_id) is not None:
             return None  # every replica sealed after it was asked
-        if self._idleness.found is not None:
-            return self._idleness.found
+        if self._idleness.verdict is not None:
+            return self._idleness.verdict
         raise _Preempted if self._asked_to_give_back() else _Resized
 
     def _check_asked(self) -> None:
@@ -414,8 +414,11 @@ class Supervisor:
 
     def _turn(self, checkpoints: Path) -> None:
         """Look after a gang that runs."""
-        series, replicas = partial(self._ledger.series, self._job_id), self._extras.replicas
-        self._idleness.look(series, replicas=replicas, now=time.time(), warn=self._say)
+        if (
+            self._idleness.verdict is None
+        ):  # else it is being ended: what it does on its way is no reason to go on
+            series, replicas = partial(self._ledger.series, self._job_id), self._extras.replicas
+            self._idleness.look(series, replicas=replicas, now=time.time(), warn=self._say)
         if not self._grows and self._extras.may_grow(checkpoints):
             self._grows = self._extras.take() > 0
             self._hold(time.time())
@@ -452,7 +455,7 @@ class Supervisor:
         return self._folder.gives_back().exists()
 
     def _asked(self) -> bool:
-        asked = self._asked_to_end() or self._asked_to_give_back() or self._idleness.found is not None
+        asked = self._asked_to_end() or self._asked_to_give_back() or self._idleness.verdict is not None
         return asked or self._grows or bool(self._extras.asked())
 
     def _on_sigterm(self, _number: int, _frame: object) -> None:

@@ -35,6 +35,10 @@ def runs(bare: World, job_id: str) -> None:
     bare.cluster.put(pod)
 
 
+def only_reads(bare: World) -> str:
+    return operator_token(bare.service.keys, lifetime_seconds=60, kind=TokenKind.READER)
+
+
 def test_since_when_it_holds_what_it_asked_for(bare: World) -> None:
     backend = bare.backend()
     backend.submit(bare.job(replicas=1), job_id="held", tally=Tally(user="ada"))
@@ -55,8 +59,7 @@ def test_whose_token_only_reads_looks_and_notes_nothing(bare: World) -> None:
     backend = bare.backend()
     backend.submit(bare.job(replicas=1), job_id="read")
     runs(bare, "read")
-    keys = bare.service.keys
-    reader = bare.backend("reader", token=operator_token(keys, lifetime_seconds=60, kind=TokenKind.READER))
+    reader = bare.backend("reader", token=only_reads(bare))
     for _ in range(2):
         assert reader.status("read").state is JobState.RUNNING
     assert backend.store.ledger.tally("read") == Tally()
@@ -81,3 +84,15 @@ def test_it_is_warned_of_once_however_many_look_and_ended(bare: World) -> None:
     assert log.count("[muster] warning: idle for 31 min 40 s") == 1
     assert look(3700) is Cause.IDLE
     assert not bare.roots("idle")
+
+
+def test_whose_token_only_reads_sees_a_gang_that_does_nothing_and_warns_of_nothing(
+    bare: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    backend = bare.backend()
+    backend.submit(bare.job(replicas=1, idle_seconds=3600.0), job_id="idle")
+    runs(bare, "idle")
+    backend.store.ledger.append("idle", b"[use main-0] muster: quiet_seconds=1900\n")
+    assert bare.backend("reader", token=only_reads(bare)).status("idle").state is JobState.RUNNING
+    assert "not in the log of job idle: warning: idle for 31 min 40 s" in caplog.text
+    assert b"warning" not in backend.store.ledger.read("idle")[0]

@@ -6,6 +6,7 @@ earlier pods are soon gone; those that lead nowhere are ended.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -23,10 +24,11 @@ from muster.backends.kubernetes.state.verdicts import first_fault
 from muster.core.errors import StoreError
 from muster.core.job import JobSpec
 from muster.core.replica import starts_again
-from muster.core.room import is_full
 from muster.core.status import JobState, JobStatus
 from muster.core.verdict import Cause, Verdict
 from muster.volumes.service.client import ServiceStore
+
+log = logging.getLogger(__name__)
 
 # A node that is lost never says that its pods have ended. So long after their grace they count as ended:
 # what they still write is fenced.
@@ -134,10 +136,9 @@ class RestartNotes:
                 try:
                     line = f"{starts_again(found)}\n"
                     self._store.ledger.append(job_id, line.encode(), request=name)
-                except StoreError as error:
-                    if not is_full(error):
-                        raise
-                    return  # what runs does not fail for want of a line: the next look tells it
+                except StoreError as error:  # a full claim, or a token that only reads
+                    log.info("not in the log of job %s: that it starts again (%s)", job_id, error)
+                    return  # what runs does not fail for want of a line: the next look tells it, or another's
                 self._told.setdefault(job_id, set()).add(name)
 
     def forget(self, job_id: str) -> None:

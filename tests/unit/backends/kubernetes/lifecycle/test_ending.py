@@ -19,7 +19,7 @@ from muster.backends.kubernetes.lifecycle.ending import RestartNotes
 from muster.backends.kubernetes.runner import UNSEALED
 from muster.backends.kubernetes.state.seen import JobObjects, SeenPod
 from muster.core.cancelling import UNKNOWN
-from muster.core.errors import Forbidden, StoreError
+from muster.core.errors import Forbidden, StoreError, Unavailable
 from muster.core.origin import Origin
 from muster.core.status import JobState, JobStatus
 from muster.core.verdict import Cause, ExitCode
@@ -292,7 +292,7 @@ class Lines:
 
     kept: dict[str, str] = field(default_factory=dict)
     asked: int = 0
-    full: bool = False
+    refused: StoreError | None = None
 
     @property
     def ledger(self) -> Lines:
@@ -300,8 +300,8 @@ class Lines:
 
     def append(self, job_id: str, data: bytes, *, request: str) -> None:
         self.asked += 1
-        if self.full:
-            raise StoreError("no space left on device") from OSError(errno.ENOSPC, "")
+        if self.refused is not None:
+            raise self.refused
         self.kept.setdefault(request, data.decode())
 
 
@@ -327,13 +327,20 @@ def test_a_restart_is_told_once_the_pod_that_failed_is_seen() -> None:
     assert store.asked == 1
 
 
-def test_a_full_disk_fails_nothing_that_runs_and_the_restart_is_told_later() -> None:
+FULL = StoreError("no space left on device")
+FULL.__cause__ = OSError(errno.ENOSPC, "")
+
+
+@pytest.mark.parametrize(
+    "refused", [FULL, StoreError("this token only reads"), Unavailable("no answer")], ids=str
+)
+def test_a_line_that_is_not_taken_fails_nothing_that_runs_and_is_told_later(refused: StoreError) -> None:
     store, job = Lines(), recorded("rank-lost").job
     told = notes(store)
-    store.full = True
+    store.refused = refused
     told.tell(job, "j", seen(failed=True))
     assert not store.kept
-    store.full = False
+    store.refused = None
     told.tell(job, "j", seen(failed=True))
     assert list(store.kept.values()) == [LOST]
 
