@@ -66,18 +66,18 @@ def test_without_it_nothing_of_it_is_made() -> None:
     assert not [each for each in render(LEAST) if "airflow" in json.dumps(each)]
 
 
-def test_two_schedulers_two_triggerers_and_one_of_the_rest(made: list[Document]) -> None:
+def test_two_of_what_a_running_task_needs_and_one_of_the_rest(made: list[Document]) -> None:
     found = made
     replicas = {
         each["metadata"]["name"].removeprefix("muster-airflow-"): each["spec"]["replicas"]
         for each in found
         if each["kind"] == "Deployment" and "airflow" in each["metadata"]["name"]
     }
-    assert replicas == {"api-server": 1, "scheduler": 2, "triggerer": 2, "dag-processor": 1, "database": 1}
+    assert replicas == {"api-server": 2, "scheduler": 2, "triggerer": 2, "dag-processor": 1, "database": 1}
     budgets = {each["metadata"]["name"] for each in found if each["kind"] == "PodDisruptionBudget"}
-    assert {"muster-airflow-scheduler", "muster-airflow-triggerer"} <= budgets
+    assert {f"muster-airflow-{each}" for each in ("api-server", "scheduler", "triggerer")} <= budgets
     assert (
-        "muster-airflow-api-server" not in budgets
+        "muster-airflow-dag-processor" not in budgets
     )  # one that may not be away would keep its node from being drained
 
 
@@ -119,8 +119,9 @@ def test_each_part_is_where_and_with_what_its_values_say(part: str) -> None:
         }
     )
     spec = pod(changed, part)
-    for name in ("nodeSelector", "tolerations", "affinity", "priorityClassName"):
+    for name in ("nodeSelector", "affinity", "priorityClassName"):
         assert spec[name] == said[name]
+    assert spec["tolerations"][-1:] == said["tolerations"]
     assert spec["imagePullSecrets"] == [{"name": "one"}, {"name": "other"}]
     main = spec["containers"][0]
     assert main["resources"]["requests"]["cpu"] == "7m"
@@ -130,6 +131,22 @@ def test_each_part_is_where_and_with_what_its_values_say(part: str) -> None:
     assert said["extraVolumes"][0] in spec["volumes"]
     others = [pod(changed, each) for each in PARTS if each != part]
     assert all("nodeSelector" not in each for each in others)
+
+
+@pytest.mark.parametrize("part", [*WAITING, "database"])
+def test_another_pod_takes_the_place_of_one_on_a_lost_node(part: str, made: list[Document]) -> None:
+    lost = {"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 30}
+    assert pod(made, part)["tolerations"] == [
+        {"key": f"node.kubernetes.io/{taint}", **lost} for taint in ("not-ready", "unreachable")
+    ]
+
+
+def test_a_task_that_waits_for_the_api_server_is_not_taken_for_dead(made: list[Document]) -> None:
+    given = environment(pod(made, "scheduler")["containers"][0])
+    retries, seconds = (
+        int(given[f"AIRFLOW__WORKERS__EXECUTION_API_{name}"]) for name in ("RETRIES", "RETRY_WAIT_MAX")
+    )
+    assert int(given["AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT"]) > retries * seconds
 
 
 def test_parts_of_which_there_are_several_spread_over_nodes() -> None:

@@ -84,8 +84,8 @@ until said=$(python -c 'import os; from muster.ext.up.postgres import check_answ
 - {name: AIRFLOW__LOGGING__COLORED_CONSOLE_LOG, value: "False"}
 - {name: AIRFLOW__LOGGING__SECRET_MASK_ADAPTER, value: muster.core.masking.forms}
 - {name: AIRFLOW__SCHEDULER__ENABLE_HEALTH_CHECK, value: "True"}
-# A task whose pod is gone is known as such after a minute, and not after five.
-- {name: AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT, value: "60"}
+# A task whose pod is gone is known as such after three minutes, not five: it waits for two for an API server that is started again.
+- {name: AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT, value: "180"}
 - {name: AIRFLOW__SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL, value: "30"}
 - {name: AIRFLOW__WORKERS__EXECUTION_API_RETRIES, value: "40"}  # while an API server is started again
 - {name: AIRFLOW__WORKERS__EXECUTION_API_RETRY_WAIT_MAX, value: "3"}
@@ -158,7 +158,16 @@ spec:
   - {name: {{ quote . }}}
   {{- end }}
   {{- end }}
-  {{- with include "muster.placed" $values }}{{ . | nindent 2 }}{{ end }}
+  {{- with include "muster.placed" (omit $values "tolerations") }}{{ . | nindent 2 }}{{ end }}
+  {{- $tolerations := $values.tolerations | default list }}
+  {{- if not .restart }}{{/* a Deployment: as of the reaper's, another pod takes its place soon after its node is lost */}}
+  {{- range $taint := list "unreachable" "not-ready" }}
+  {{- $tolerations = prepend $tolerations (dict "key" (printf "node.kubernetes.io/%s" $taint) "operator" "Exists" "effect" "NoExecute" "tolerationSeconds" 30) }}
+  {{- end }}
+  {{- end }}
+  {{- with $tolerations }}
+  tolerations: {{ toJson . }}
+  {{- end }}
   {{- if hasKey $values "topologySpreadConstraints" }}
   {{- include "muster.spread" (list $root $values $app) | nindent 2 }}
   {{- end }}
