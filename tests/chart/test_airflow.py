@@ -141,6 +141,23 @@ def test_another_pod_takes_the_place_of_one_on_a_lost_node(part: str, made: list
     ]
 
 
+@pytest.mark.parametrize(("change", "grace"), [({}, 60), ({"terminationGracePeriodSeconds": 600}, 600)])
+def test_no_task_is_taken_from_a_scheduler_that_waits_for_it(change: Document, grace: int) -> None:
+    """Taken over by the other one it runs a second time; later than that it counts as failed, so the order matters."""
+    found = render(values(scheduler=change))
+    assert pod(found, "scheduler")["terminationGracePeriodSeconds"] == grace
+    given = environment(pod(found, "scheduler")["containers"][0])
+    over, looks, silent = (
+        int(given[f"AIRFLOW__SCHEDULER__{name}"])
+        for name in (
+            "SCHEDULER_HEALTH_CHECK_THRESHOLD",
+            "ORPHANED_TASKS_CHECK_INTERVAL",
+            "TASK_INSTANCE_HEARTBEAT_TIMEOUT",
+        )
+    )
+    assert grace < over < over + looks < silent
+
+
 def test_a_task_that_waits_for_the_api_server_is_not_taken_for_dead(made: list[Document]) -> None:
     given = environment(pod(made, "scheduler")["containers"][0])
     retries, seconds = (

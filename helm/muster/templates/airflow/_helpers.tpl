@@ -84,8 +84,11 @@ until said=$(python -c 'import os; from muster.ext.up.postgres import check_answ
 - {name: AIRFLOW__LOGGING__COLORED_CONSOLE_LOG, value: "False"}
 - {name: AIRFLOW__LOGGING__SECRET_MASK_ADAPTER, value: muster.core.masking.forms}
 - {name: AIRFLOW__SCHEDULER__ENABLE_HEALTH_CHECK, value: "True"}
-# A task whose pod is gone is known as such after three minutes, not five: it waits for two for an API server that is started again.
-- {name: AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT, value: "180"}
+{{- $grace := int $airflow.scheduler.terminationGracePeriodSeconds }}
+# A scheduler that ends waits for its tasks, and says no more that it lives: the other one takes them over after that alone, and
+# runs them again. Later still a task that says nothing has failed; it waits two minutes for an API server that is started again.
+- {name: AIRFLOW__SCHEDULER__SCHEDULER_HEALTH_CHECK_THRESHOLD, value: {{ add $grace 30 | quote }}}
+- {name: AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT, value: {{ max 180 (add $grace 120) | quote }}}
 - {name: AIRFLOW__SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL, value: "30"}
 - {name: AIRFLOW__WORKERS__EXECUTION_API_RETRIES, value: "40"}  # while an API server is started again
 - {name: AIRFLOW__WORKERS__EXECUTION_API_RETRY_WAIT_MAX, value: "3"}
