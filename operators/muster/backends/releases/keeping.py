@@ -35,12 +35,15 @@ class Keeping:
     def look(self) -> None:
         """Look once. What cannot be done is logged the first time, and tried again at the next look."""
         wrong: set[str] = set()
+        found: list[DeploymentStatus] = []
         try:
             for name, done in self._deployments.platform.restore():
                 self._tell(name, done)
+        except (MusterError, OSError) as error:
+            wrong.add(str(error))
+        try:
             found = [each.status for each in self._deployments.look_at(counts=False)]
         except (MusterError, OSError) as error:
-            found = []
             wrong.add(str(error))
         before, self._before = self._before, {}
         for status in found:

@@ -33,6 +33,7 @@ class FakeCluster:
     :param starts: it has not read the cluster's roles so far, and forbids everything.
     :param forbidden: verbs and kinds that this account may not.
     :param unanswered: verbs and kinds of which nothing is answered.
+    :param busy: verbs and names of objects to which it answers 503.
     :param missing: kinds that it does not serve.
     :param collects: what has lost its owner goes at once, else with :meth:`collect`.
     """
@@ -42,6 +43,7 @@ class FakeCluster:
     starts: bool = False
     forbidden: set[tuple[str, str]] = field(default_factory=set)
     unanswered: set[tuple[str, str]] = field(default_factory=set)
+    busy: set[tuple[str, str]] = field(default_factory=set)
     missing: frozenset[Kind] = frozenset()
     collects: bool = True
     made: list[str] = field(default_factory=list)
@@ -70,6 +72,8 @@ class FakeCluster:
                 body={"status": {"allowed": (about["verb"], about["resource"]) not in self.forbidden}}
             )
         verb = _VERBS.get(asked.method) or _reading(asked, name)
+        if self.busy and (verb, name or (asked.body or {}).get("metadata", {}).get("name")) in self.busy:
+            return status(503, "ServiceUnavailable", "the server is currently unable to handle the request")
         if (verb, kind.plural) in self.unanswered:
             return Answer(code=0)
         if (verb, kind.plural) in self.forbidden:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from urllib.parse import urlsplit
 
@@ -27,7 +27,7 @@ from muster.backends.releases.figures import if_known
 from muster.backends.releases.platform import Limits, Observed
 from muster.backends.releases.tokens import Tokens
 from muster.core.deployment import Answer, Counts, DeploymentSpec, SmokeRequest
-from muster.core.errors import Conflict, Corrupt, NotFound, SpecError
+from muster.core.errors import BackendError, Conflict, Corrupt, MusterError, NotFound, SpecError
 from muster.core.wire import dumps
 from muster.volumes.protocols import LocalStore
 
@@ -220,29 +220,41 @@ class ClusterPlatform:
         """Make each route again that was deleted while its revisions stand, as it was at the look before.
 
         Whoever retires a deployment takes its revisions away first. Its clients' tokens go with its route, and are made again, too.
+        A deployment is remembered while its route or a revision of it stands.
+
+        :raises BackendError: some of them could not be made again; the others were.
         """
         there = self._routes.documents()  # before the revisions: what is being retired has lost them by then
         standing = self._revisions.remember()
-        before, self._remembered = self._remembered or {}, {}
-        for name, document in before.items():
-            if name in there or name not in standing or names.PAUSED in document["metadata"]["annotations"]:
-                continue
-            with suppress(Conflict):  # another process was first, or what was deleted is still there
-                there[name] = self._client.create(document)
-                yield name, "its route was deleted outside muster, and is made again as it was seen last"
-            self._remembered[name] = document
-        known: set[tuple[str, str]] = set()
+        kept = self._remembered = self._remembered or {}
+        wrong: list[str] = []
+        for name in sorted(kept.keys() - there.keys()):
+            if name not in standing:
+                del kept[name]
+            elif names.PAUSED not in kept[name]["metadata"]["annotations"]:
+                # another process was first, or what was deleted is still there
+                with _noting(wrong, name), suppress(Conflict):
+                    there[name] = self._client.create(kept[name])
+                    yield name, "its route was deleted outside muster, and is made again as it was seen last"
+        live: dict[str, set[str]] = {}
         for name, document in there.items():
             try:
                 route = read_route(document, name=name, site=self._site)
-            except Corrupt:
+            except Corrupt:  # what is remembered may be what it is put back from
                 continue
-            known |= {(name, entry.name) for entry in route.live}
-            self._remembered[name] = before[name] if route.drifted and name in before else restored(document)
-            if any(entry.spec.tokens for entry in route.live) and not route.paused:
-                yield from self._restore_tokens(name, document)
-        self._tokens = {name: tokens for name, tokens in self._tokens.items() if name in self._remembered}
-        self._revisions.forget(known)
+            live[name] = {entry.name for entry in route.live}
+            kept[name] = kept[name] if route.drifted and name in kept else restored(document)
+            if route.paused:
+                self._tokens.pop(name, None)  # a token may be ended before it is kept again
+            elif any(entry.spec.tokens for entry in route.live):
+                with _noting(wrong, name):
+                    yield from self._restore_tokens(name, document)
+        self._tokens = {name: tokens for name, tokens in self._tokens.items() if name in kept}
+        self._revisions.forget(
+            lambda name, revision: name not in kept or revision not in live.get(name, {revision})
+        )
+        if wrong:
+            raise BackendError("; ".join(wrong))
 
     def _restore_tokens(self, name: str, route: Document) -> Iterator[tuple[str, str]]:
         """Make a deployment's tokens again that were deleted. Those that a person ended are gone from what is there."""
@@ -369,6 +381,15 @@ class ClusterPlatform:
         if self._site.gateway:
             return self._site.url(name)
         return f"http://{names.route_name(name)}.{self._site.namespace}"
+
+
+@contextmanager
+def _noting(wrong: list[str], name: str) -> Iterator[None]:
+    """Note what goes wrong with one deployment, so that it stops no other."""
+    try:
+        yield
+    except (MusterError, OSError) as error:
+        wrong.append(f"{name}: {error}")
 
 
 def _check_server(spec: DeploymentSpec) -> None:

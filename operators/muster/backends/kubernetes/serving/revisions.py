@@ -168,16 +168,16 @@ class ClusterRevisions:
         self.maker.patch(kind, service["metadata"]["name"], change, namespace=self.site.namespace)
 
     def remember(self) -> set[str]:
-        """Keep each revision's object in mind as it is; return the deployments that have one that stays."""
+        """Store a copy of each revision's object; return the deployments that have one that stays."""
         found = self.client.find(self._platform.kind, namespace=self.site.namespace, labels=names.REVISION)
         standing = [each for each in found if not each["metadata"].get("deletionTimestamp")]
         of = {_name_of(each): making.restored(each) for each in standing}
         self.remembered = {**self.remembered, **of}
         return {deployment for deployment, _ in of}
 
-    def forget(self, known: Collection[Name]) -> None:
-        """Keep in mind what is known alone."""
-        self.remembered = {name: document for name, document in self.remembered.items() if name in known}
+    def forget(self, over: Callable[[str, str], bool]) -> None:
+        """Forget the revisions that are over. :param over: takes a deployment and a revision."""
+        self.remembered = {name: each for name, each in self.remembered.items() if not over(*name)}
 
     def look(self, routes: Iterable[Route]) -> RevisionsSeen:
         """Return the objects of every revision of some routes."""

@@ -14,6 +14,7 @@ from tests.unit.backends.kubernetes.serving.fake_serving import World, world
 from tests.unit.backends.kubernetes.serving.test_deployments import edited, serve
 
 from muster.backends.kubernetes.api.kinds import CONFIG_MAP, EVENT, HTTP_ROUTE, SERVICE
+from muster.backends.kubernetes.serving import names, platform
 from muster.backends.kubernetes.serving.revisions import ClusterRevisions
 from muster.backends.kubernetes.site import PlatformOwner
 from muster.backends.releases.book import BookEntry
@@ -246,6 +247,74 @@ def test_what_was_ended_while_it_was_made_again_is_taken_away(
     kept.look()
     left = [each["metadata"]["name"] for each in there.cluster.all(there.platform.kind)]
     assert left == ["lines-r2"]
+
+
+def test_a_route_that_cannot_be_made_again_is_remembered_and_stops_no_other(
+    there: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(platform, "QUICK_SECONDS", 0.0)
+    for name in ("able", "lines", "other"):
+        serve(there, name=name)
+    kept, before = keeping(there), objects(there)
+    there.cluster.busy.add(("create", "lines"))
+    for name in ("able", "lines", "other"):
+        delete(there, HTTP_ROUTE, name)
+    delete(there, CONFIG_MAP, "able-r1")
+    for _ in range(3):
+        kept.look()
+    assert before.keys() - objects(there).keys() == {("HTTPRoute", "lines")}
+    (said,) = [each.getMessage() for each in caplog.records]
+    assert said.startswith("lines: ")
+    there.cluster.busy.clear()
+    kept.look()
+    assert objects(there) == before
+
+
+def test_tokens_that_cannot_be_read_stop_no_other_deployment(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with world(tmp_path) as there:
+        for name in ("lines", "other"):
+            serve(there, name=name, tokens=True)
+            there.deployments().make_token(name, "shop")
+        kept, before = keeping(there), objects(there)
+        good = there.cluster.objects[CONFIG_MAP.plural, "lines-tokens"]["data"]
+        there.cluster.objects[CONFIG_MAP.plural, "lines-tokens"]["data"] = {"tokens.json": "spoiled"}
+        delete(there, CONFIG_MAP, "other-tokens")
+        delete(there, there.platform.kind, "other-r1")
+        for _ in range(2):
+            kept.look()
+        there.cluster.objects[CONFIG_MAP.plural, "lines-tokens"]["data"] = good
+        assert list(there.deployments().tokens("other").live) == ["shop"]
+        assert objects(there).keys() == before.keys()
+        (said,) = [each.getMessage() for each in caplog.records]
+        assert "delete the ConfigMap lines-tokens" in said
+
+
+def test_a_route_is_put_back_whose_notes_were_spoiled_before(there: World) -> None:
+    serve(there)
+    kept, before = keeping(there), objects(there)
+    annotations = there.cluster.objects[HTTP_ROUTE.plural, "lines"]["metadata"]["annotations"]
+    annotations[names.NOTES] = "spoiled"
+    kept.look()
+    delete(there, HTTP_ROUTE, "lines")
+    kept.look()
+    assert objects(there) == before
+
+
+def test_a_token_that_was_ended_in_a_pause_does_not_come_back(tmp_path: Path) -> None:
+    with world(tmp_path) as there:
+        serve(there, tokens=True)
+        deployments = there.deployments()
+        deployments.make_token("lines", "shop")
+        kept = keeping(there)
+        deployments.pause("lines", "ann moves the clients")
+        kept.look()
+        deployments.end_token("lines", "shop")
+        delete(there, CONFIG_MAP, "lines-tokens")
+        deployments.pause("lines", "")
+        kept.look()
+        assert deployments.tokens("lines").live == {}
 
 
 def test_what_goes_wrong_is_said_once_and_tried_again(there: World, caplog: pytest.LogCaptureFixture) -> None:
