@@ -243,7 +243,7 @@ class LocalPlatform:
         self._folder(name).pause(why)
 
     def restore(self) -> tuple[tuple[str, str], ...]:
-        """Do nothing: whoever deletes a deployment's files deletes the deployment."""
+        """Do nothing: the deletion of a deployment's files is its retirement."""
         return ()
 
     def repair(self, book: LocalBook) -> tuple[str, ...]:
