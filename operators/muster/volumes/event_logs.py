@@ -16,11 +16,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from muster.core.errors import Conflict, Corrupt, NotFound
+from muster.core.errors import Conflict, Corrupt, NotFound, SpecError
 from muster.core.job import DAY_SECONDS
-from muster.core.names import check_job_id, check_label
+from muster.core.names import check_job_id, check_label, is_label
 from muster.volumes.base import LogPage
-from muster.volumes.durability import TEMPORARY, locked, read_whole, translated, write_whole
+from muster.volumes.durability import locked, read_whole, translated, write_whole
 from muster.volumes.layout import Layout
 from muster.volumes.tree import make_whole
 
@@ -84,7 +84,13 @@ class FolderEventLogs:
     def append_events(self, kind: str, name: str, events: Sequence[Mapping[str, Any]], *, after: int) -> int:
         """See :meth:`muster.volumes.protocols.EventLogs.append_events`."""
         folder = self._there(kind, name)
-        data = b"".join(json.dumps(dict(event), allow_nan=False).encode() + b"\n" for event in events)
+        lines = [json.dumps(dict(event), allow_nan=False).encode() + b"\n" for event in events]
+        if (longest := max(map(len, lines), default=0)) > MOST_BYTES:
+            raise SpecError(
+                f"an event of {name} of {kind} has {longest} bytes, and a reader gets at most {MOST_BYTES} at once: "
+                "write it as several events, or as a file"
+            )
+        data = b"".join(lines)
         with translated(f"write the events of {name} of {kind}"), locked(folder / "lock"):
             handle = os.open(folder / "events", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
             try:
@@ -132,8 +138,9 @@ def _head(kind: str) -> str:
 
 
 def _folders(root: Path) -> Iterator[Path]:
+    """Return the folders that muster can have made; a stray file is nobody's log."""
     if root.is_dir():
-        yield from (each for each in root.iterdir() if not each.name.startswith(TEMPORARY))
+        yield from (each for each in root.iterdir() if is_label(each.name) and each.is_dir())
 
 
 def _whole(handle: int) -> int:

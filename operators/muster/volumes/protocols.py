@@ -277,6 +277,7 @@ class EventLogs(Protocol):
 
         :param after: where all events that the caller knows end.
         :raises Conflict: there are more, such as another process's, or the caller's own whose answer was lost.
+        :raises SpecError: an event is longer than 4 MiB, and no reader would get past it.
         """
 
 

@@ -22,6 +22,7 @@ from typing import NamedTuple
 
 from muster.core.errors import Corrupt, NotFound
 from muster.core.job import JobSpec
+from muster.core.names import is_label
 from muster.core.series import Curve, Series
 from muster.core.status import JobStatus
 from muster.core.tally import Allotment, Tally
@@ -130,7 +131,7 @@ def read(root: Path, ledger: FolderLedger, *, since: float, now: float) -> list[
         for path in sorted((root / "usage").glob("*.jsonl")):
             if path.stem >= _month(since):
                 found.update((line[1], line) for line in _lines(path) if line[0] >= since)
-        for mark in (root / "usage" / "open").glob("*"):
+        for mark in _marks(root):
             with suppress(NotFound, Corrupt):  # gc deleted it; what cannot be read is fsck's to tell
                 if not (status := ledger.status(mark.name)).state.ended:
                     spec, tally = ledger.spec(mark.name), ledger.tally(mark.name)
@@ -144,9 +145,14 @@ def prune(root: Path) -> None:
     for path in (root / "usage").glob("*.jsonl"):
         if path.stem < oldest:
             path.unlink(missing_ok=True)
-    for mark in (root / "usage" / "open").glob("*"):
+    for mark in _marks(root):
         if not (root / "jobs" / mark.name).is_dir():
             mark.unlink(missing_ok=True)
+
+
+def _marks(root: Path) -> Iterator[Path]:
+    """Return the marks of jobs, without what NFS or a file browser leaves beside them."""
+    return (path for path in (root / "usage" / "open").glob("*") if is_label(path.name) and path.is_file())
 
 
 def _lines(path: Path) -> Iterator[Line]:

@@ -118,6 +118,19 @@ def test_what_cannot_be_counted_keeps_no_job_from_its_end(
     assert "the use of job one is not counted" in caplog.text
 
 
+def test_what_lies_beside_the_log_is_nobodys_job(store: FolderStore) -> None:
+    now = time.time()
+    hold(store, "one", now - 100)
+    beside = store.layout.root / "usage" / "open"
+    for name in (".nfs0001", ".DS_Store", "notes.txt"):
+        (beside / name).touch()
+    (beside / "lost+found").mkdir()
+    assert set(lines(store, now)) == {"one"}
+    store.collect()
+    assert set(lines(store, now)) == {"one"}
+    assert (beside / "notes.txt").is_file()
+
+
 def test_gc_keeps_the_log_for_400_days(store: FolderStore) -> None:
     now, day = time.time(), 86_400.0
     hold(store, "one", now - 100)
