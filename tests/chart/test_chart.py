@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tomllib
 import yaml
 from tests import golden
 from tests.chart import helm, schemas
@@ -342,6 +343,15 @@ def test_accounts_of_others_that_submit_jobs_are_looked_at_too() -> None:
     assert 'group in ["team-a"]' in condition["expression"]
 
 
+def test_the_keeper_knows_what_its_settings_say() -> None:
+    serving = {**WHOLE["serving"], "keeper": {"settings": {"drain_seconds": 20, "cache": "x"}}}
+    config = named(render({**WHOLE, "serving": serving}), "ConfigMap", "muster-keeper")["data"][
+        "cluster.toml"
+    ]
+    found = tomllib.loads(config)
+    assert (found["drain_seconds"], found["cache"], found["namespace"]) == (20, "x", "muster-jobs")
+
+
 def test_no_pod_of_a_job_has_a_label_of_muster_s_own_pods() -> None:
     """What Services and NetworkPolicies select by; that each kind of object is refused is tried on a cluster (trial.py)."""
     made = render({**WHOLE, "fullnameOverride": "other"})
@@ -427,6 +437,18 @@ def _given(role: Document) -> set[tuple[str, str, str]]:
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "a setting of the keeper that the chart writes": (
+        {"serving": {"keeper": {"settings": {"namespace": "x"}}}},
+        "serving.keeper.settings has namespace, which the chart writes itself",
+    ),
+    "a setting of the keeper that the chart writes from a value": (
+        {"serving": {"keeper": {"settings": {"user": "any"}}}},
+        "serving.keeper.settings has user, which the chart writes itself",
+    ),
+    "a setting of the keeper that is no name": (
+        {"serving": {"keeper": {"settings": {"a b": 1}}}},
+        'serving.keeper.settings: a name is "a b": need one of a cluster file',
+    ),
     "no image": (
         {"image": ""},
         "image is not set: `muster images build muster --push REGISTRY` prints what to give",
