@@ -408,6 +408,26 @@ REFUSED: dict[str, tuple[Document, str]] = {
         {"dags": {"image": "dags:1", "git": {"url": "https://git.example/dags"}}},
         "airflow.dags has image and git: Dags come from one place",
     ),
+    "a Secret of a repository that is not named": (
+        {"dags": {"git": {"secret": "muster-git"}}},
+        "airflow.dags.git has a secret, muster-git, and no url",
+    ),
+    "a folder of a repository that is not named": (
+        {"dags": {"git": {"subdir": "dags"}}},
+        "airflow.dags.git has a subdir, dags, and no url",
+    ),
+    "a folder of a claim that is not named": (
+        {"dags": {"claim": {"subPath": "live"}}},
+        "airflow.dags.claim has a subPath, live, and no name",
+    ),
+    "an image without Airflow": (
+        {"image": ""},
+        "airflow.image is empty, and image is registry.example/team-a/muster:0123456789ab, which has no Airflow in it",
+    ),
+    "the store's keys for Airflow": (
+        {"secret": "muster-keys"},
+        "airflow.secret is muster-keys, which has the keys that sign the store's tokens",
+    ),
     "keys that each rendering would make anew": (
         {"secret": ""},
         "airflow.secret is not set, and no cluster is asked",

@@ -28,7 +28,10 @@ THREE = {
     "airflow.dags.path": f"{SOURCE}/tests/cluster/dags",
 }
 VALUES = (*(f"--set={name}={value}" for name, value in THREE.items()), f"--timeout={SECONDS}s")
-SITE = {"database": {"small": {"storageClassName": "shared"}}}  # this cluster has no default
+SITE = {
+    "image": chart.VALUES["image"],  # which has Airflow here, whatever it is called
+    "database": {"small": {"storageClassName": "shared"}},  # this cluster has no default
+}
 _NAMESPACE = f"--namespace={NAME}"
 
 
