@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from muster.backends.local.supervisor import EVERY_SECONDS, News
+from muster.backends.local.supervisor import EVERY_SECONDS, StatusUpdates
 from muster.core.progress import Progress
 from muster.core.status import JobState, JobStatus
 
@@ -11,7 +11,7 @@ STATUS = JobStatus(
 
 def test_what_is_told_often_is_written_now_and_then_and_the_last_of_it_always() -> None:
     now = [10.0]
-    news = News(STATUS, clock=lambda: now[0])
+    news = StatusUpdates(STATUS, clock=lambda: now[0])
     written = []
     for step in range(1, 1001):
         news.hear(b"[rank 0] muster: step=%d\n" % step)
@@ -27,6 +27,6 @@ def test_what_is_told_often_is_written_now_and_then_and_the_last_of_it_always() 
 
 
 def test_a_line_like_any_other_is_no_news() -> None:
-    news = News(STATUS)
+    news = StatusUpdates(STATUS)
     news.hear(b"[rank 0] step 3\nmuster: step=3\n")
     assert not news.due()

@@ -71,7 +71,7 @@ class _Resized(Exception):
     """The gang goes on with fewer replicas, or with more."""
 
 
-class News:
+class StatusUpdates:
     """What the ranks told of their progress, written to the job's status no oftener than it is looked at.
 
     :param told: what is in the status already.
@@ -112,7 +112,7 @@ class Supervisor:
         self._masking = Masking(secrets.values(), shown=self._spec.shown)
         self._tally = self._ledger.tally(orders.job_id).ended(self._ledger.last_sign(orders.job_id))
         self._extras = Extras(self._spec, orders.claim, JobQueue(orders.places, orders.machine), self._folder)
-        self._news = News(self._status)
+        self._news = StatusUpdates(self._status)
         self._idleness = Idleness(self._spec.idle_seconds)
         self._ran_before = 0.0
         self._began: float | None = None

@@ -22,7 +22,7 @@ class NewSearch:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ToldEvents:
+class News:
     """Events that happened. :param after: where those before them end."""
 
     events: tuple[Event, ...]
@@ -42,7 +42,7 @@ def routes(served: Served) -> Iterator[Bind]:
         return next(event_pages(store, call.part("search_id"), after=after), EventPage(events=(), end=after))
 
     def tell(call: Call) -> Count:
-        news = call.message(ToldEvents)
+        news = call.message(News)
         return Count(count=tell_search(store, call.part("search_id"), news.events, after=news.after))
 
     yield route("PUT", _ONE, begin, text=limit)
