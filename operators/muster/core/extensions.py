@@ -57,8 +57,9 @@ class Extension:
     :param calls: ``module:function``, which yields calls of the store service, as the ``routes`` of its own modules do.
     :param reading: ``module:function``, called with a class of stores and the settings: it returns what opens such a store,
         one that reads what it lacks from the mirror that the settings name.
-    :param tallied: ``module:function`` for each, called with the store's folder, a job's spec, status and tally, and what returns
-        its series: when the job is given its resources for the first time, and when it ends, just before that is recorded.
+    :param tallied: ``module:function`` for each, called with the store's folder, a job's spec, status and tally, what returns
+        its series, and whether the status is recorded: when the job is given its resources for the first time, and when it
+        ends, just before and just after that is recorded.
     :param collected: ``module:function`` for each, called with the store's folder when gc has deleted what is old.
     :param repair: ``module:class`` of what ``muster volumes fsck --repair-from`` mends a store with.
     """

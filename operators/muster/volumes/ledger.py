@@ -98,10 +98,12 @@ class FolderLedger(TaskNotes):
                 if status.state.ended:
                     tally = self.tally(status.job_id).ended(status.ended or time.time())
                     write_whole(folder / _TALLY, wire.dumps(tally), durable=False)
-                    self._tell(status, tally)
+                    self._tell(status, tally, recorded=False)
                 text = wire.dumps(replace(status, owner=None))
                 # Only an end is synced: after a power cut nothing of an unfinished job runs any more.
                 write_whole(folder / "status.json", text, durable=status.state.ended)
+                if status.state.ended:
+                    self._tell(status, tally, recorded=True)
             return True
 
     def tally(self, job_id: str) -> Tally:
@@ -128,7 +130,7 @@ class FolderLedger(TaskNotes):
                 return
             write_whole(folder / _TALLY, wire.dumps(now), durable=False)
             if now.times and not before.times:
-                self._tell(status, now)
+                self._tell(status, now, recorded=True)
 
     def last_sign(self, job_id: str) -> float:
         """Return when a job's supervisor or workers wrote last: a worker tells its use every ten seconds.
@@ -141,12 +143,12 @@ class FolderLedger(TaskNotes):
                 signs.append((folder / name).stat().st_mtime)
         return max(signs) if signs else (folder / "spec.json").stat().st_mtime
 
-    def _tell(self, status: JobStatus, tally: Tally) -> None:
+    def _tell(self, status: JobStatus, tally: Tally, *, recorded: bool) -> None:
         """Tell the extensions that count; what one of them cannot write keeps no job from its end."""
         series = partial(self.series, status.job_id)
         for told in used(lambda each: each.tallied):
             try:
-                told(self._layout.root, self.spec(status.job_id), status, tally, series)
+                told(self._layout.root, self.spec(status.job_id), status, tally, series, recorded)
             except Exception:
                 _LOG.exception("the use of job %s is not counted", status.job_id)
 

@@ -6,6 +6,7 @@ import gc
 import re
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,6 +15,7 @@ import typer
 from muster.cli.command import Json, example, open_deployments, open_store
 from muster.cli.screen import Table, emit, note, safe, say
 from muster.core.address import SCHEME, Address, Select
+from muster.core.errors import SpecError
 
 if TYPE_CHECKING:
     from muster.ext.usage.table import UsageRow
@@ -52,19 +54,17 @@ def usage(
     Jobs that go on count until now. The log goes back 400 days, also for jobs whose own folders are deleted.
     """
     from muster.ext.usage.service import ask
-    from muster.ext.usage.table import COLUMNS, Question
+    from muster.ext.usage.table import Question
 
     columns = tuple(
         dict.fromkeys(name.strip() for name in (by or ("model" if version else "dag")).split(","))
     )
-    for name in columns:
-        if name not in COLUMNS:
-            known = ", ".join(COLUMNS)
-            raise typer.BadParameter(
-                f"{name!r} is no column of usage: name one or more of {known}", param_hint="--by"
-            )
     every = version is not None or "model" in columns
     begin = _since(since if since is not None else "" if every else "30d", now=time.time())
+    try:
+        question = Question(by=columns, since=begin)
+    except SpecError as error:
+        raise typer.BadParameter(str(error), param_hint="--by") from error
     gc.disable()  # two thirds of the time would go into looking for garbage among lines that are all needed
     store = open_store()
     models = {}
@@ -74,7 +74,7 @@ def usage(
         models = _deployed()
         if not models:
             note("no deployment serves a model: name a version, such as muster usage flights/model@7")
-    found = ask(store, Question(by=columns, since=begin, models=models))
+    found = ask(store, replace(question, models=models))
     if as_json:
         emit({"by": columns, "since": begin, "rows": [_document(columns, row) for row in found.rows]})
         return
@@ -128,12 +128,13 @@ def _exact(version: str, store: LocalStore) -> str:
 
 
 def _deployed() -> dict[str, str]:
-    """Return what serves now, by its address."""
+    """Return what each version that serves now is called, by its address: by all deployments that serve it."""
+    names = dict[str, list[str]]()
+    for sample in open_deployments().look_at(counts=False):
+        for address in {each.model.address for each in sample.status.revisions if each.percent}:
+            names.setdefault(address, []).append(sample.status.name)
     return {
-        revision.model.address: f"{sample.status.name} ({revision.model.address.removeprefix(SCHEME)})"
-        for sample in open_deployments().look_at(counts=False)
-        for revision in sample.status.revisions
-        if revision.percent
+        address: f"{', '.join(found)} ({address.removeprefix(SCHEME)})" for address, found in names.items()
     }
 
 

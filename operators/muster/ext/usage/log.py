@@ -11,7 +11,9 @@ counts. gc deletes what is older than :data:`KEPT_DAYS`.
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -26,7 +28,7 @@ from muster.core.names import is_label
 from muster.core.series import Curve, Series
 from muster.core.status import JobStatus
 from muster.core.tally import Allotment, Tally
-from muster.volumes.durability import translated
+from muster.volumes.durability import locked, translated
 from muster.volumes.ledger import FolderLedger
 
 KEPT_DAYS = 400.0
@@ -64,23 +66,29 @@ class Line(NamedTuple):
     read: list[str]
 
 
-def tallied(root: Path, spec: JobSpec, status: JobStatus, tally: Tally, series: Callable[[], Series]) -> None:
-    """Note that a job holds its resources, or write its line where it has ended."""
+def tallied(
+    root: Path, spec: JobSpec, status: JobStatus, tally: Tally, series: Callable[[], Series], recorded: bool
+) -> None:
+    """Note that a job holds its resources, or write its line before its end is recorded: until then it may go on."""
     mark = root / "usage" / "open" / status.job_id
     if not status.state.ended:
         mark.parent.mkdir(parents=True, exist_ok=True)
         mark.touch()
-        return
-    append(root, line_of(spec, status, tally, series(), now=status.ended or time.time()))
-    mark.unlink(missing_ok=True)
+    elif recorded:
+        mark.unlink(missing_ok=True)
+    else:
+        append(root, line_of(spec, status, tally, series(), now=status.ended or time.time()))
 
 
 def append(root: Path, line: Line) -> None:
-    """Write one line whole. It begins with a line break, so that one that a crash cut spoils no other."""
+    """Write one line whole, or none. It begins with a line break, so that one that a crash cut spoils no other."""
     path = root / "usage" / f"{_month(line.ended)}.jsonl"
     path.parent.mkdir(exist_ok=True)
-    with path.open("ab", buffering=0) as file:
-        file.write(b"\n" + json.dumps(line, separators=(",", ":")).encode())
+    data = b"\n" + json.dumps(line, separators=(",", ":")).encode()
+    with locked(path.parent / "lock"), path.open("ab", buffering=0) as file:
+        if (written := file.write(data)) < len(data):
+            file.truncate(file.tell() - written)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
 
 
 def line_of(spec: JobSpec, status: JobStatus, tally: Tally, series: Series, *, now: float) -> Line:

@@ -8,6 +8,7 @@ from itertools import product
 from operator import add
 
 from muster.core.address import SCHEME
+from muster.core.errors import SpecError
 from muster.ext.usage.log import Line
 
 HOURS = ("held", "used", "wasted", "unmeasured")
@@ -42,6 +43,12 @@ class Question:
     by: tuple[str, ...]
     since: float
     models: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in self.by:
+            if name not in COLUMNS:
+                known = ", ".join(COLUMNS)
+                raise SpecError(f"{name!r} is no column of usage: name one or more of {known}")
 
 
 def _volumes(line: Line) -> tuple[str, ...]:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.unit.backends.releases.world import World, spec
 from tests.unit.ext.usage.test_table import line
 from typer.testing import CliRunner, Result
 
+from muster.backends.releases.manual import promote
 from muster.cli.app import app
+from muster.core.deployment import RevisionState
 from muster.core.text import as_shown
 from muster.ext.usage import log
 from muster.volumes.folder import FolderStore
@@ -75,3 +79,21 @@ def test_no_model_is_deployed() -> None:
     done = usage("--by", "model")
     assert done.exit_code == 0
     assert "no deployment serves a model" in done.stderr
+
+
+def test_a_version_that_two_deployments_serve_has_both_names(
+    store: FolderStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World()
+    for name in ("line", "line-eu"):
+        made = world.prepare(replace(spec(2), name=name), by="task")
+        world.played.change(name, made.name, state=RevisionState.READY, ready=1)
+        promote(world, name, made.name, by="task")
+    monkeypatch.setattr("muster.ext.usage.commands.open_deployments", lambda: world)
+    now = time.time()
+    log.append(
+        store.layout.root,
+        line(job_id="m", made=["volume://lines/model@2"], ended=now, held=[(now - 3600, now, 1, 1)]),
+    )
+    (row,) = json.loads(usage("--by", "model", "--json").stdout)["rows"]
+    assert (row["model"], row["gpu_hours_held"]) == ("line, line-eu (lines/model@2)", 1.0)

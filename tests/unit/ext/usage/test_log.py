@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import resource
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from muster.core.errors import StoreError
 from muster.core.job import JobSpec, Role
 from muster.core.origin import Origin
 from muster.core.resources import Resources
@@ -15,6 +19,7 @@ from muster.core.series import Curve, Series
 from muster.core.status import JobState, JobStatus
 from muster.core.tally import Allotment, Tally
 from muster.ext.usage import log
+from muster.volumes import ledger
 from muster.volumes.folder import FolderStore
 
 SPEC = JobSpec(
@@ -91,7 +96,8 @@ def test_a_job_that_ended_twice_counts_once(store: FolderStore) -> None:
     hold(store, "one", now - 100)
     status = JobStatus(job_id="one", state=JobState.FAILED, submitted=now - 200, ended=now - 50)
     tally = store.ledger.tally("one").ended(now - 50)
-    log.tallied(store.layout.root, SPEC, status, tally, lambda: Series())
+    log.tallied(store.layout.root, SPEC, status, tally, lambda: Series(), False)
+    assert lines(store, now)["one"].state == "queued"  # until its end is recorded it goes on
     end(store, "one", now - 10, JobState.CANCELLED)
     assert lines(store, now)["one"].state == "cancelled"
     assert lines(store, now)["one"].held[0][1] == pytest.approx(now - 10, abs=0.1)
@@ -107,6 +113,43 @@ def test_a_cut_line_spoils_no_other(store: FolderStore) -> None:
     hold(store, "two", now - 50)
     end(store, "two", now)
     assert set(lines(store, now)) == {"one", "two"}
+
+
+def test_a_line_that_the_disk_has_no_room_for_leaves_no_part(store: FolderStore) -> None:
+    now = time.time()
+    hold(store, "one", now - 100)
+    end(store, "one", now)
+    (path,) = (store.layout.root / "usage").glob("*.jsonl")
+    before, line = path.read_bytes(), lines(store, now)["one"]
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + 20, limits[1]))
+    try:
+        with pytest.raises(OSError, match="No space left on device"):
+            log.append(store.layout.root, line)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert path.read_bytes() == before
+
+
+def test_an_end_that_is_not_recorded_leaves_a_job_that_holds(
+    store: FolderStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, write = time.time(), ledger.write_whole
+    hold(store, "one", now - 100)
+
+    def full(path: Path, data: str | bytes, **how: Any) -> None:
+        if path.name == "status.json":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        write(path, data, **how)
+
+    monkeypatch.setattr(ledger, "write_whole", full)
+    with pytest.raises(StoreError, match="No space left on device"):
+        end(store, "one", now)
+    monkeypatch.undo()
+    assert lines(store, now)["one"].state == "queued"
+    end(store, "one", now)
+    assert [line.state for line in lines(store, now).values()] == ["succeeded"]
+    assert not list((store.layout.root / "usage" / "open").iterdir())
 
 
 def test_what_cannot_be_counted_keeps_no_job_from_its_end(

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
 
+import pytest
 from tests.unit.ext.usage.test_log import SPEC
 from tests.unit.volumes.service.process import Service
 
+from muster.core.errors import SpecError
 from muster.core.status import JobState, JobStatus
 from muster.core.tally import Allotment, Tally
+from muster.core.wire import dumps
 from muster.ext.usage.service import ask
 from muster.ext.usage.table import Question
 
@@ -27,3 +31,7 @@ def test_the_service_answers_as_a_folder_does(tmp_path: Path) -> None:
         rows = ask(store, Question(by=("user", "state"), since=0.0)).rows
         assert [(row.keys, row.jobs) for row in rows] == [(("ada", "failed"), 1), (("ada", "queued"), 1)]
         assert [round(row.gpu[0], 1) for row in rows] == [1.0, 2.0]
+        later = json.loads(dumps(Question(by=("user",), since=0.0)))
+        later["by"] = ["user", "colour"]
+        with pytest.raises(SpecError, match="'colour' is no column of usage: name one or more of dag, task"):
+            store.connection.request("POST", "/v1/usage", content=json.dumps(later).encode())
