@@ -198,6 +198,24 @@ def test_what_parses_dags_has_no_rights_and_what_runs_them_sees_no_key(made: lis
     assert kinds == {"apiServer": ["page"] * 2, "scheduler": ["operator"] * 2, "triggerer": ["operator"] * 2}
 
 
+def test_what_parses_dags_can_sign_no_token_of_a_task(made: list[Document]) -> None:
+    """A Dag's own code runs in it."""
+    sees = {
+        part: {
+            each["valueFrom"]["secretKeyRef"]["key"]
+            for container in containers(pod(made, part))
+            for each in container["env"]
+            if "valueFrom" in each
+        }
+        for part in PARTS
+    }
+    signing, least = {"jwt-secret", "api-secret-key"}, {"fernet-key", "database-password"}
+    assert sees["dagProcessor"] == sees["migrate"] == least
+    assert sees["scheduler"] == sees["triggerer"] == least | signing
+    assert sees["apiServer"] == least | signing | {"password"}
+    assert sees["database"] == sees["logs"] == set()
+
+
 def test_the_claim_s_root_is_mounted_by_what_makes_its_folder_alone() -> None:
     found = render(values(logs={"folder": "team/logs"}))
     for part in PARTS:

@@ -59,8 +59,6 @@ until said=$(python -c 'import os; from muster.ext.up.postgres import check_answ
 - {name: AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS, value: {{ printf "%s:admin" $airflow.user | quote }}}
 - {name: AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE, value: /airflow/passwords.json}
 {{ include "muster.airflow.kept" (list . "AIRFLOW__CORE__FERNET_KEY" "fernet-key") }}
-{{ include "muster.airflow.kept" (list . "AIRFLOW__API__SECRET_KEY" "api-secret-key") }}
-{{ include "muster.airflow.kept" (list . "AIRFLOW__API_AUTH__JWT_SECRET" "jwt-secret") }}
 - {name: AIRFLOW__API__BASE_URL, value: {{ $airflow.url | default (printf "http://%s:8080" (include "muster.airflow.name" (list . "api-server"))) | quote }}}
 {{- if $airflow.database.small.enabled }}
 {{ include "muster.airflow.kept" (list . "DATABASE_PASSWORD" "database-password") }}
@@ -100,6 +98,14 @@ until said=$(python -c 'import os; from muster.ext.up.postgres import check_answ
 {{- end }}
 {{- with $airflow.extraEnv }}
 {{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{/* The keys that sign sessions and tasks' tokens: (list . PART). What parses Dags, or makes tables, signs nothing. */}}
+{{- define "muster.airflow.signing" -}}
+{{- if not (has (index . 1) (list "dag-processor" "migrate")) -}}
+{{ include "muster.airflow.kept" (list (index . 0) "AIRFLOW__API__SECRET_KEY" "api-secret-key") }}
+{{ include "muster.airflow.kept" (list (index . 0) "AIRFLOW__API_AUTH__JWT_SECRET" "jwt-secret") }}
 {{- end }}
 {{- end }}
 
@@ -229,6 +235,7 @@ spec:
       exec python -m airflow db check-migrations --migration-wait-timeout 600
     env:
     - {name: AIRFLOW__LOGGING__BASE_LOG_FOLDER, value: /airflow/logs}
+    {{- with include "muster.airflow.signing" (list $root .part) }}{{ . | nindent 4 }}{{ end }}
     {{- include "muster.airflow.env" $root | nindent 4 }}
     {{- with .setup }}
     {{- include "muster.airflow.kept" (list $root "AIRFLOW_PASSWORD" "password") | nindent 4 }}
@@ -249,6 +256,7 @@ spec:
     {{- with $root.Values.extraEnv }}{{ toYaml . | nindent 4 }}{{ end }}
     {{- else }}
     - {name: AIRFLOW__LOGGING__BASE_LOG_FOLDER, value: {{ if .logs }}/logs{{ else }}/airflow/logs{{ end }}}
+    {{- with include "muster.airflow.signing" (list $root .part) }}{{ . | nindent 4 }}{{ end }}
     {{- include "muster.airflow.env" $root | nindent 4 }}
     {{- end }}
     {{- with $values.extraEnv }}{{ toYaml . | nindent 4 }}{{ end }}
