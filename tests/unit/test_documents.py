@@ -60,6 +60,7 @@ BY_HAND = {
     "ext.plan.routes": "of a process of its own, and params of a user",
     "ext.usage.log": "a line for each job, read by its places; tried in unit/ext/usage/test_log.py",
     "ext.up.home": "secrets by name",
+    "ext.support.blanking": "what others wrote into an annotation or a text",
     "backends.kubernetes.api.client": "Kubernetes'",
     "backends.kubernetes.api.refusals": "Kubernetes'",
     "backends.kubernetes.api.watching": "Kubernetes'",
