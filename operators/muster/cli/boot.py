@@ -57,6 +57,8 @@ def install_service(
     are up after a boot, and again when they died. Each MUSTER_HOME has a unit of its own; the same command writes it anew.
     Without systemd, have your init run what --show prints after ExecStart, with its Environment.
     """
+    if show and remove:
+        raise SpecError("give --show or --remove, not both")
     settings = Settings.load()
     check_home(settings)
     if not store_is_here():
@@ -93,7 +95,7 @@ def install_service(
         raise BackendError(f"{path} cannot be written ({error.strerror}){root}") from error
     note(f"{path} is written: from each boot on it runs `muster deployments keep`")
     if not RUNNING.is_dir():
-        words = shlex.join(["env", *_variables(settings), *_COMMAND])
+        words = shlex.join(["env", *_variables(settings), *_COMMAND]).replace("%", "\\%")  # crontab(5)
         note(f"no systemd runs here. A line of `crontab -e` that does the same: @reboot {words}")
     if not system and not (LINGERING / owner).exists():
         note(

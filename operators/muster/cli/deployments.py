@@ -309,7 +309,11 @@ def keep(
     """
     if pause is not None and resume is not None:
         raise SpecError("give --pause or --resume, not both")
-    if name := pause or resume:
+    if reason and pause is None:
+        raise SpecError("--reason says why a deployment is paused: give it with --pause NAME")
+    name = pause if pause is not None else resume
+    if name is not None:
+        check_label("deployment", name)
         why = f"paused by {_by()} on {when(time.time())}" + (f": {safe(reason)}" if reason else "")
         open_deployments().pause(name, why if pause else "")
         note(f"{name}: {'what others edit is left as it is' if pause else 'it is kept again'}")

@@ -57,6 +57,21 @@ def test_it_is_shown_and_removed(muster: Run, config: Path) -> None:
     assert not [each for each in config.rglob("muster-*") if each.is_file() or each.is_symlink()]
 
 
+def test_to_show_and_to_remove_at_once_is_refused(muster: Run, config: Path) -> None:
+    assert muster("deployments", "install-service").code == 0
+    refused = muster("deployments", "install-service", "--show", "--remove")
+    assert (refused.code, "--show or --remove, not both" in refused.err) == (1, True)
+    assert list(config.rglob("*.service"))
+
+
+def test_a_line_of_cron_escapes_its_line_break(
+    muster: Run, config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(boot, "RUNNING", config / "run")
+    monkeypatch.setenv("MUSTER_CACHE", "/cache 100%")
+    assert r"'MUSTER_CACHE=/cache 100\%'" in " ".join(muster("deployments", "install-service").err.split())
+
+
 def test_without_systemd_it_says_what_cron_runs(
     muster: Run, config: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

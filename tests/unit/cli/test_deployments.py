@@ -349,3 +349,20 @@ def test_what_another_release_left_is_shown_and_taken_away(muster: Run, home: Pa
     assert "muster deployments retire old and deploy it again" in refused.err
     assert muster("deployments", "retire", "old").code == 0
     assert "no deployments yet" in muster("deployments", "ls").err
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--pause", ""], "deployment ''"),
+        (["--resume", ""], "deployment ''"),
+        (["--reason", "a test"], "give it with --pause NAME"),
+        (["--resume", "flights", "--reason", "a test"], "give it with --pause NAME"),
+        (["--resume", "flights", "--pause", "flights"], "not both"),
+    ],
+)
+def test_what_is_paused_is_named(muster: Run, home: Path, words: list[str], told: str) -> None:
+    (home / "store").mkdir(parents=True)
+    refused = muster("deployments", "keep", *words)
+    assert refused.code == 1
+    assert told in " ".join(refused.err.split())

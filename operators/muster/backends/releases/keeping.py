@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import time
+from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -12,7 +14,8 @@ if TYPE_CHECKING:
     from muster.backends.releases.deployments import Deployments
     from muster.core.deployment import DeploymentStatus
 
-ROUND_SECONDS = 5.0
+ROUND_SECONDS, LONGEST_WAIT_SECONDS = 5.0, 600.0
+_TOLD_AT = 3  # repairs of the same drift
 
 log = logging.getLogger(__name__)
 
@@ -23,11 +26,14 @@ class Keeping:
     A deployment is left alone whose keeping is paused.
 
     Where others than muster write, a release under way is left to what drives it, and an edit is put back once two looks in
-    a row have found it, so that nothing is undone which a process of muster is just doing.
+    a row have found it, so that nothing is undone which a process of muster is just doing. The same drift that comes back
+    waits, each time twice as long: two programs that fight would roll its pods for ever.
     """
 
-    def __init__(self, deployments: Deployments) -> None:
-        self._deployments = deployments
+    def __init__(self, deployments: Deployments, *, now: Callable[[], float] = time.monotonic) -> None:
+        self._deployments, self._now = deployments, now
+        # By name: the drift that was put back, how often, and until when it waits.
+        self._repaired: dict[str, tuple[str, int, float]] = {}
         self._shared = deployments.limits.shared
         self._before: dict[str, tuple[str, str]] = {}
         self._wrong: set[str] = set()
@@ -50,7 +56,9 @@ class Keeping:
             if not status.drift or status.paused or (self._shared and status.release):
                 continue
             self._before[status.name] = (status.token, status.drift)
-            if self._shared and before.get(status.name) != self._before[status.name]:
+            if self._shared and (
+                before.get(status.name) != self._before[status.name] or self._now() < self._repairs(status)[1]
+            ):
                 continue
             try:
                 self._mend(status)
@@ -61,8 +69,20 @@ class Keeping:
         self._wrong = wrong
 
     def _mend(self, status: DeploymentStatus) -> None:
-        for done in self._deployments.repair(status.name):
-            self._tell(status.name, done)
+        name, (times, _) = status.name, self._repairs(status)
+        if times == _TOLD_AT and self._shared:
+            why = f"put back {times} times and edited again; another program writes it"
+            log.warning("%s: %s: `muster deployments keep --pause %s` leaves it", name, why, name)
+        for done in self._deployments.repair(name):
+            self._tell(name, done)
+            wait = min(ROUND_SECONDS * 2 ** min(times, 9), LONGEST_WAIT_SECONDS) if times else 0.0
+            self._repaired[name] = (status.drift, times + 1, self._now() + wait)
+
+    def _repairs(self, status: DeploymentStatus) -> tuple[int, float]:
+        """Return how often this drift was put back so far, and until when it waits now; one that stayed away is a new one."""
+        drift, times, until = self._repaired.get(status.name, ("", 0, 0.0))
+        again = drift == status.drift and self._now() <= until + LONGEST_WAIT_SECONDS
+        return (times, until) if again else (0, 0.0)
 
     def _tell(self, name: str, done: str) -> None:
         log.info("%s: %s", name, done)

@@ -27,7 +27,7 @@ def noted(document: Document) -> Document:
 
 
 def edited(document: Document) -> str:
-    """Say what of an object is not as it was made; empty where all is, or an earlier release made it."""
+    """Return the first field that differs from what muster wrote; empty where none does, or an earlier release made it."""
     made = _read(document)
     found = {each.get("name"): each for each in _containers(document)}
     for name, fields in made.items():

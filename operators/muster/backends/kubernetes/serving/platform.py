@@ -336,7 +336,7 @@ class ClusterPlatform:
         ready = {one.name for one in revisions if one.ready}
         kind, outside = self._revisions.kind, "outside muster"
         missing = [entry.name for entry in self._revisions.missing(route, seen)]
-        lost = [
+        gone = [
             *(f"{name}'s {kind} is gone: it was deleted {outside}" for name in missing),
             *(
                 f"{name}'s {kind} was edited {outside}: {what}"
@@ -354,7 +354,7 @@ class ClusterPlatform:
             answers=route.champion in ready and not (route.unsettled or route.lost),
             revisions=revisions,
             trouble=route.unsettled or route.broken,
-            drift=drift(route, lost),
+            drift=drift(route, gone),
             paused=route.paused,
             counts=None if pages is None else if_known(lambda: self._counters.counted(route, pages)),
         )

@@ -100,12 +100,12 @@ class Route(Book):
         return bool(self.lost or self.foreign or self.beside or self.edited)
 
 
-def drift(route: Route, lost: Collection[str]) -> str:
+def drift(route: Route, gone: Collection[str]) -> str:
     """Return what was edited or deleted outside muster, and the command that restores it; empty if nothing was.
 
-    :param lost: what is so of the objects of its revisions.
+    :param gone: what was deleted or edited of its revisions' objects.
     """
-    found = [*_edits(route), *lost]
+    found = [*_edits(route), *gone]
     if not found:
         return ""
     if route.lost:

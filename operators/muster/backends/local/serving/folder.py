@@ -21,7 +21,7 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -155,8 +155,9 @@ class DeploymentFolder:
     @property
     def paused(self) -> str:
         """Why it is not brought up again by itself; empty where it is."""
-        path = self.path / "paused"
-        return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+        with suppress(FileNotFoundError):
+            return (self.path / "paused").read_text(encoding="utf-8", errors="replace")
+        return ""
 
     def pause(self, why: str) -> None:
         """Write down why it is not to be brought up again by itself; an empty reason ends that."""

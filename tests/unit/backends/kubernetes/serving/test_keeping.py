@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,7 +19,7 @@ from muster.backends.kubernetes.serving import names, platform
 from muster.backends.kubernetes.serving.revisions import ClusterRevisions
 from muster.backends.kubernetes.site import PlatformOwner
 from muster.backends.releases.book import BookEntry
-from muster.backends.releases.keeping import Keeping
+from muster.backends.releases.keeping import LONGEST_WAIT_SECONDS, ROUND_SECONDS, Keeping
 from muster.core.deployment import RevisionState
 
 
@@ -315,6 +316,46 @@ def test_a_token_that_was_ended_in_a_pause_does_not_come_back(tmp_path: Path) ->
         deployments.pause("lines", "")
         kept.look()
         assert deployments.tokens("lines").live == {}
+
+
+def test_what_another_program_writes_again_waits_longer_each_time(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock, repaired = [0.0], list[float]()
+    with world(tmp_path) as there:
+        for number in (1, 2):
+            serve(there, number)
+        kept, before = Keeping(there.deployments(), now=lambda: clock[0]), objects(there)
+
+        def look() -> None:
+            kept.look()
+            clock[0] += ROUND_SECONDS
+
+        while clock[0] < 1300:
+            if objects(there) == before:
+                repaired.append(clock[0])
+                other_image(there)
+            look()
+        waits = [later - earlier for earlier, later in itertools.pairwise(repaired)]
+        assert waits == [
+            2 * ROUND_SECONDS,
+            *(ROUND_SECONDS * 2**times for times in range(7)),
+            LONGEST_WAIT_SECONDS,
+        ]
+        (said,) = [each.getMessage() for each in caplog.records]
+        assert said == (
+            "lines: put back 3 times and edited again; another program writes it: "
+            "`muster deployments keep --pause lines` leaves it"
+        )
+        edited(there, r1=50, r2=50)  # another edit waits for nothing
+        for _ in range(2):
+            look()
+        assert objects(there) == before
+        clock[0] += 3 * LONGEST_WAIT_SECONDS  # no fight any more
+        other_image(there)
+        for _ in range(2):
+            look()
+        assert objects(there) == before
 
 
 def test_what_goes_wrong_is_said_once_and_tried_again(there: World, caplog: pytest.LogCaptureFixture) -> None:
