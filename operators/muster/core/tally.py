@@ -1,4 +1,4 @@
-"""For whom a job ran, and the times in which its gang held its resources, whether or not it made use of them."""
+"""Who is charged for a job, and when it held its resources, whether or not it made use of them."""
 
 from __future__ import annotations
 
@@ -34,25 +34,27 @@ class Tally:
     times: tuple[Allotment, ...] = ()
 
     @property
-    def now(self) -> Allotment | None:
+    def current(self) -> Allotment | None:
         """The time that goes on."""
         return self.times[-1] if self.times and self.times[-1].until is None else None
 
     def ended(self, at: float) -> Tally:
         """Return this with an end of the time that goes on."""
-        if self.now is None:
+        if self.current is None:
             return self
-        return replace(self, times=(*self.times[:-1], replace(self.now, until=max(at, self.now.since))))
+        return replace(
+            self, times=(*self.times[:-1], replace(self.current, until=max(at, self.current.since)))
+        )
 
     def begun(self, following: Allotment) -> Tally:
         """Return this with one more time; the one that goes on ends where that begins."""
         return replace(self, times=(*self.ended(following.since).times, following)[-MOST_TIMES:])
 
-    def then(self, other: Tally) -> Tally:
+    def merged(self, other: Tally) -> Tally:
         """Return this with what `other` adds: several processes may look at one job, and one of them saw more."""
 
         def seen(each: Tally) -> tuple[float, bool]:
-            return (each.times[-1].since if each.times else 0.0, each.now is None)
+            return (each.times[-1].since if each.times else 0.0, each.current is None)
 
         return Tally(
             user=self.user or other.user,

@@ -125,7 +125,7 @@ class FolderLedger(TaskNotes):
         folder = self.check(job_id)
         with translated(f"note the use of job {job_id}"), locked(folder / "lock"):
             status, before = self.status(job_id), self.tally(job_id)
-            now = before.then(tally)
+            now = before.merged(tally)
             if status.state.ended or now == before:
                 return
             write_whole(folder / _TALLY, wire.dumps(now), durable=False)

@@ -63,10 +63,13 @@ class Usage(Watch):
             self._cards = self._cards or CardReader(self._wanted)
             use |= self._cards.use()
         if self._limit and self.silence is not None:
-            (since, lines), self._looked = self._looked, (begun, self.silence.broken_times)
-            shares, told = [use[name] for name in use if name.endswith("_share")], self._looked[1] > lines
+            (since, lines), self._looked = self._looked, (begun, self.silence.line_count)
+            shares, has_output = (
+                [use[name] for name in use if name.endswith("_share")],
+                self._looked[1] > lines,
+            )
             cores = use["cpu_cores"]
-            self._quiet = quiet(self._quiet, begun - since, cores=cores, shares=shares, told=told)
+            self._quiet = quiet(self._quiet, begun - since, cores=cores, shares=shares, has_output=has_output)
             use |= {} if self._quiet is None else {QUIET: self._quiet}
         self._say(use_lines(self._name, use))
 

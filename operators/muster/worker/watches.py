@@ -227,7 +227,7 @@ class Silence:
     :param seconds: this long is a hang; 0 turns the check off.
     :param sign: the folder of seals.
     :param watched: folders in which a change counts as progress.
-    :ivar broken_times: how often lines came.
+    :ivar line_count: how many times a line came.
     """
 
     def __init__(self, seconds: float, *, sign: str, watched: Sequence[str] = ()) -> None:
@@ -238,11 +238,11 @@ class Silence:
         self._ahead = _ahead()
         self._heard = time.time()
         self._signed = 0.0
-        self.broken_times = 0
+        self.line_count = 0
 
     def broken(self) -> None:
         """Note that a line came."""
-        self.broken_times += 1
+        self.line_count += 1
         self._ahead, self._heard = _ahead(), time.time()
         if self.seconds and self._heard >= self._signed + min(_SIGN_EVERY_SECONDS, self.seconds / 10):
             self._signed = self._heard

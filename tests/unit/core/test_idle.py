@@ -22,8 +22,8 @@ def longest(samples: list[list[Sample]]) -> float:
     most, then = 0.0, before
     for now in zip(*samples, strict=True):
         before = [
-            quiet(last, EVERY, cores=cores, shares=shares, told=told)
-            for last, (cores, shares, told) in zip(before, now, strict=True)
+            quiet(last, EVERY, cores=cores, shares=shares, has_output=has_output)
+            for last, (cores, shares, has_output) in zip(before, now, strict=True)
         ]
         all_of_them = min((-1.0 if last is None else last) for last in before)
         if all_of_them > most:

@@ -27,6 +27,6 @@ def test_of_two_that_looked_the_one_that_saw_more_counts() -> None:
     seen = Tally().begun(Allotment(since=10, replicas=1))
     ended = seen.ended(20)
     again = ended.begun(Allotment(since=30, replicas=1))
-    assert asked.then(seen) == Tally(user="ada", team="vision", times=seen.times)
+    assert asked.merged(seen) == Tally(user="ada", team="vision", times=seen.times)
     for before, other, kept in ((seen, ended, ended), (ended, seen, ended), (again, ended, again)):
-        assert before.then(other).times == kept.times
+        assert before.merged(other).times == kept.times

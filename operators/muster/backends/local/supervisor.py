@@ -236,7 +236,7 @@ class Supervisor:
 
     def _hold(self, since: float) -> None:
         """Note what the gang holds now, where that is another size than it was."""
-        replicas, now = self._extras.replicas, self._tally.now
+        replicas, now = self._extras.replicas, self._tally.current
         if now is None or now.replicas != replicas:
             held = Allotment(since=since or time.time(), replicas=replicas, gpus=len(self._extras.cards))
             self._note_tally(self._tally.begun(held))

@@ -62,7 +62,7 @@ def test_a_job_is_there_while_it_holds_and_when_it_has_ended(store: FolderStore)
     line = lines(store, now)["one"]
     assert line.held == [[round(now - 100, 1), round(now - 40, 1), 2, 2]]
     assert (line.user, line.dag, line.gpu_class, line.cpus, line.gpus) == ("ada", "flights", "a100", 4, 1)
-    assert store.ledger.tally("one").now is None
+    assert store.ledger.tally("one").current is None
     assert not list((store.layout.root / "usage" / "open").iterdir())
     store.ledger.note_tally("one", Tally(times=(Allotment(since=now, replicas=9),)))
     assert len(store.ledger.tally("one").times) == 1
