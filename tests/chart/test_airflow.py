@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -214,6 +216,33 @@ def test_what_parses_dags_can_sign_no_token_of_a_task(made: list[Document]) -> N
     assert sees["scheduler"] == sees["triggerer"] == least | signing
     assert sees["apiServer"] == least | signing | {"password"}
     assert sees["database"] == sees["logs"] == set()
+
+
+def test_logs_of_the_dag_processor_do_not_fill_a_node(made: list[Document], tmp_path: Path) -> None:
+    """Airflow writes a file for each Dag file and day, and deletes none; the probe's own command is run here."""
+    spec = pod(made, "dagProcessor")
+    assert {"name": "parsed", "emptyDir": {"sizeLimit": "4Gi"}} in spec["volumes"]
+    (main,) = spec["containers"]
+    folder = environment(main)["AIRFLOW__LOGGING__DAG_PROCESSOR_CHILD_PROCESS_LOG_DIRECTORY"]
+    assert {"name": "parsed", "mountPath": folder} in main["volumeMounts"]
+    *shell, script = main["livenessProbe"]["exec"]["command"]
+    delete, _, check = script.partition("; exec ")
+    assert check == "python -m airflow jobs check --job-type DagProcessorJob --local"
+    old, new = tmp_path / "2026-11-28" / "dags" / "a.log", tmp_path / "2026-11-30" / "dags" / "a.log"
+    for each in (old, new):
+        each.parent.mkdir(parents=True)
+        each.write_text("parsed")
+    os.utime(old, (0, 0))
+    subprocess.run([*shell, delete.replace(folder, str(tmp_path))], check=True)
+    assert (old.exists(), new.exists()) == (False, True)
+
+
+def test_a_part_without_a_probe_of_its_beginning_counts_as_ready_later(made: list[Document]) -> None:
+    """So that an upgrade does not end the last one that works for one that ends at its start."""
+    for part in WAITING:
+        probes = {"startupProbe", "readinessProbe"} & pod(made, part)["containers"][0].keys()
+        later = named(made, *PARTS[part])["spec"].get("minReadySeconds", 0)
+        assert (later >= 60) == (not probes)
 
 
 def test_the_claim_s_root_is_mounted_by_what_makes_its_folder_alone() -> None:

@@ -78,7 +78,7 @@ until said=$(python -c 'import os; from muster.ext.up.postgres import check_answ
 {{- end }}
 - {name: AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_STORAGE_PATH, value: /airflow/bundles}
 - {name: AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL, value: {{ int $airflow.dags.refreshSeconds | quote }}}
-- {name: AIRFLOW__LOGGING__DAG_PROCESSOR_CHILD_PROCESS_LOG_DIRECTORY, value: /airflow/logs/dag_processor}
+- {name: AIRFLOW__LOGGING__DAG_PROCESSOR_CHILD_PROCESS_LOG_DIRECTORY, value: /parsed}
 - {name: AIRFLOW__LOGGING__COLORED_CONSOLE_LOG, value: "False"}
 - {name: AIRFLOW__LOGGING__SECRET_MASK_ADAPTER, value: muster.core.masking.forms}
 - {name: AIRFLOW__SCHEDULER__ENABLE_HEALTH_CHECK, value: "True"}
@@ -145,6 +145,7 @@ The template of one workload's pod: a dict of
   container  its command, ports and probes, as YAML
   logs       whether it writes and reads task logs
   setup      a command of its own before it starts
+  ready      for how many seconds it has to run until it counts as ready, where no probe says so
   waits      whether it is a part of Airflow that is always there
   bare       whether it is no part of Airflow: it has none of its settings
   mounts, volumes  more of them
@@ -302,6 +303,9 @@ kind: Deployment
 metadata: {{- include "muster.metadata" (list $root $name) | nindent 2 }}
 spec:
   replicas: {{ .values.replicas }}
+  {{- with .ready }}
+  minReadySeconds: {{ . }}  # it answers nobody who could say that it has begun
+  {{- end }}
   selector: {matchLabels: {app: {{ $app }}}}
   template: {{- include "muster.airflow.pod" (merge (dict "waits" true) .) | nindent 4 }}
 {{- if gt (int .values.replicas) 1 }}
