@@ -83,10 +83,10 @@ _JOBS = (*(deed for kind in (kinds.JOB_SET, kinds.JOB) for deed in _on(kind, *_R
 _GROUPS = _on(kinds.POD_GROUP, *_READ, "create")  # no job's, where Kueue starts gangs whole
 _PODS = _on(kinds.POD, *_READ)
 _SERVES = (
-    *_on(kinds.INFERENCE_SERVICE, "get", "list", "create", "delete"),
+    *_on(kinds.INFERENCE_SERVICE, "get", "list", "create", "patch", "delete"),
     *_on(kinds.HTTP_ROUTE, "get", "list", "create", "patch", "delete"),
-    *_on(kinds.SERVICE, "get", "create"),
-    *_on(kinds.CONFIG_MAP, "get", "create", "patch"),
+    *_on(kinds.SERVICE, "get", "list", "create"),
+    *_on(kinds.CONFIG_MAP, "get", "list", "create", "patch"),
     *_on(kinds.DEPLOYMENT, "list"),
     *_on(kinds.ENDPOINT_SLICE, "list"),
     *_on(kinds.POD, "get", "create", subresource="proxy"),
