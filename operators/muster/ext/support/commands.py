@@ -9,12 +9,12 @@ import sys
 import tarfile
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from importlib.metadata import distributions
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
@@ -23,7 +23,8 @@ from muster.cli.doctor import all_checks
 from muster.cli.jobs import find_newest
 from muster.cli.leftovers import room_of
 from muster.cli.screen import Table, note, size
-from muster.core.errors import MusterError, SpecError
+from muster.core.errors import SpecError
+from muster.core.masking import Masking
 from muster.core.settings import Settings
 from muster.core.status import JobState
 from muster.core.wire import plain
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 FILE_BYTES, WHOLE_BYTES = 2 << 20, 50 << 20
 _UNITS = {"m": 60, "h": 3600, "d": 86_400}
 _LOG_LINES, _JOBS, _LOGS = 200, 500, 100
+_Part: TypeAlias = tuple[str, str, Callable[[], Any]]  # a file, what it is, what collects it
 _README = """What muster knows of itself, for a person who helps. Made by `muster support-bundle`; index.txt says what each file is.
 Secrets are blanked as ***: values of variables, of settings that sound like a secret, and passwords in addresses. Read it before
 you send it: names of Dags, volumes, hosts and people are as they are, and so is what your code printed.
@@ -66,25 +68,30 @@ def support_bundle(
     path = file or Path(time.strftime("muster-support-%Y%m%d-%H%M%S.tar.gz"))
     try:
         path.touch(mode=0o600, exist_ok=False)
-        bundle = tarfile.open(path, "w:gz")  # noqa: SIM115 closed below
     except OSError as error:
         raise SpecError(f"{path} cannot be written ({error.strerror}): name another file") from error
+    parts = _parts(settings, place, after=after, run=run, job=job, deployment=deployment)
+    try:
+        _write(path, parts, masking).show(empty="nothing was collected")
+    except BaseException as error:  # Ctrl-C, too: half a bundle helps nobody
+        path.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise SpecError(f"{path} cannot be written ({error.strerror}): name another file") from error
+        raise
+    note(f"{path} is written, {size(path.stat().st_size)}: read it before you send it")
+
+
+def _write(path: Path, parts: Iterable[_Part], masking: Masking) -> Table:
+    """Write each part, then the list of them; return it."""
     table, index, whole = Table(["file", ">size", "what"]), list[str](), 0
-    parts: list[tuple[str, str, Callable[[], Any]]] = [
-        ("README.txt", "what this is", lambda: _README),
-        *_parts(settings, place, after=after, run=run, job=job, deployment=deployment),
-        ("index.txt", "this list", lambda: "\n".join([*index, ""])),
-    ]
-    with closing(bundle):
-        for name, about, collect in parts:
+    first: _Part = ("README.txt", "what this is", lambda: _README)
+    last: _Part = ("index.txt", "this list", lambda: "\n".join([*index, ""]))
+    with tarfile.open(path, "w:gz") as bundle:
+        for name, about, collect in chain([first], parts, [last]):
             try:
-                made = collect()
-            except (MusterError, OSError) as error:
-                made = f"cannot be read: {error}\n"
-            if isinstance(made, str):
-                text = blanked(made, masking)
-            else:
-                text = json.dumps(without_values(plain(made), masking), indent=1, default=str)
+                text, cut = _text(collect(), masking)
+            except Exception as error:  # this command is for a muster that is broken, in whatever way
+                text, cut = blanked(f"cannot be read: {type(error).__name__}: {error}\n", masking), 0
             data = text.encode(errors="replace")
             if len(data) > FILE_BYTES:
                 data = b"(cut: the end of a longer file)\n" + data[-FILE_BYTES:]
@@ -94,10 +101,25 @@ def support_bundle(
             entry = tarfile.TarInfo(f"muster-support/{name}")
             entry.size, entry.mtime, entry.mode = len(data), int(time.time()), 0o600
             bundle.addfile(entry, io.BytesIO(data))
+            about += f"; {cut} items left out, the last of a longer list" if cut else ""
             table.add(name, size(len(data)), about)
             index.append(f"{name:40} {len(data):>10}  {about}")
-    table.show(empty="nothing was collected")
-    note(f"{path} is written, {size(path.stat().st_size)}: read it before you send it")
+    return table
+
+
+def _text(made: Any, masking: Masking) -> tuple[str, int]:
+    """Return a text, or JSON that fits into a file, without secrets, and how many items were left out from the ends of its lists."""
+    if isinstance(made, str):
+        return blanked(made, masking), 0
+    document = without_values(plain(made), masking)
+    values = document.values() if isinstance(document, dict) else ()
+    lists, cut = [each for each in (document, *values) if isinstance(each, list)], 0
+    while len(text := json.dumps(document, indent=1, default=str)) > FILE_BYTES and any(lists):
+        longest = max(lists, key=len)
+        kept = min(len(longest) - 1, len(longest) * FILE_BYTES // len(text))
+        cut += len(longest) - kept
+        del longest[kept:]
+    return text, cut
 
 
 def _parts(
@@ -108,7 +130,7 @@ def _parts(
     run: str | None,
     job: str | None,
     deployment: str | None,
-) -> Iterator[tuple[str, str, Callable[[], Any]]]:
+) -> Iterator[_Part]:
     """Yield each file's name, what it is, and what collects it."""
     yield "doctor.json", "what muster doctor found", lambda: list(all_checks(settings))
     packages = sorted(f"{each.metadata['Name']}=={each.version}" for each in distributions())
@@ -120,14 +142,15 @@ def _parts(
         yield own.name, "settings, as they are written down", partial(own.read_text, encoding="utf-8")
     yield "store.json", "volumes, room, upkeep, and what a quick check found", lambda: _store(place)
     if deployment is None:
+        chosen = partial(_chosen, place, after=after, run=run, job=job)
         try:
-            ids = _chosen(place, after=after, run=run, job=job)
+            ids = chosen()
             failed = [
                 each.job_id for each in place.store.ledger.statuses(ids) if each.state is JobState.FAILED
             ]
-        except (MusterError, OSError):  # jobs.json says why
+        except Exception:  # jobs.json says why
             ids = failed = []
-        yield "jobs.json", "status, verdict and spec of each job", lambda: _jobs(place, ids)
+        yield "jobs.json", "status, verdict and spec of each job", lambda: _jobs(place, chosen())
         for job_id in ids if job else failed[:_LOGS]:
             yield f"logs/{job_id}.log", f"the last {_LOG_LINES} lines", partial(_log, place, job_id)
     if job is None and run is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import tarfile
 from base64 import b64encode
 from collections.abc import Callable, Iterator
@@ -23,6 +24,8 @@ from muster.backends.kubernetes.api.access import Access
 from muster.backends.kubernetes.api.kinds import CONFIG_MAP, SECRET
 from muster.backends.kubernetes.cluster_file import ClusterSettings
 from muster.backends.kubernetes.place import ClusterPlace, NamedCluster
+from muster.backends.local.place import MachinePlace
+from muster.backends.place import Place
 from muster.core.settings import Settings
 from muster.core.status import JobState
 from muster.core.verdict import Cause, Verdict
@@ -141,12 +144,60 @@ def test_it_has_a_limit(
     muster: Run, planted: FolderStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(commands, "FILE_BYTES", 500)
-    monkeypatch.setattr(commands, "WHOLE_BYTES", 2_000)
+    monkeypatch.setattr(commands, "WHOLE_BYTES", 1_500)
     assert muster("support-bundle", tmp_path / "b.tar.gz").code == 0
     found = unpacked(tmp_path / "b.tar.gz")
     assert found["packages.txt"].startswith("(cut")
-    assert "left out: the bundle would be larger" in found["jobs.json"]
+    assert "left out: the bundle would be larger" in found["index.txt"] + found["logs/train-1.log"]
     assert sum(map(len, found.values())) < 4_000
+
+
+def test_of_many_jobs_the_newest_are_kept_and_the_index_says_how_many_are_not(
+    muster: Run, planted: FolderStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(3, 40):
+        planted.ledger.create(f"train-{number}", make_spec())
+    newest_first = planted.ledger.jobs()[::-1]
+    monkeypatch.setattr(commands, "FILE_BYTES", 20_000)
+    done = muster("support-bundle", tmp_path / "b.tar.gz")
+    found = unpacked(tmp_path / "b.tar.gz")
+    kept = [each["status"]["job_id"] for each in json.loads(found["jobs.json"])]
+    assert 0 < len(kept) < len(newest_first)
+    assert kept == newest_first[: len(kept)]
+    assert f"{len(newest_first) - len(kept)} items left out" in found["index.txt"]
+    assert f"{len(newest_first) - len(kept)} items left out" in " ".join(done.out.split())
+
+
+def test_any_error_of_a_part_is_named_in_its_file(
+    muster: Run, planted: FolderStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def spoiled(place: Place) -> object:
+        raise KeyError("spoiled state")
+
+    monkeypatch.setattr(MachinePlace, "deployments", property(spoiled))
+    monkeypatch.setattr(FolderStore, "volumes", spoiled)
+    assert muster("support-bundle", tmp_path / "b.tar.gz").code == 0
+    found = unpacked(tmp_path / "b.tar.gz")
+    for name in ("deployments.json", "store.json"):
+        assert found[name] == "cannot be read: KeyError: 'spoiled state'\n"
+    assert json.loads(found["jobs.json"])
+
+
+def test_a_job_that_is_not_there_is_named(muster: Run, planted: FolderStore, tmp_path: Path) -> None:
+    assert muster("support-bundle", tmp_path / "b.tar.gz", "--job", "other").code == 0
+    assert "cannot be read: NotFound: " in unpacked(tmp_path / "b.tar.gz")["jobs.json"]
+
+
+def test_a_full_disk_leaves_nothing(muster: Run, planted: FolderStore, tmp_path: Path) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1_000, before[1]))
+    try:
+        refused = muster("support-bundle", tmp_path / "b.tar.gz")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert (refused.code, refused.error) == (1, None)
+    assert "b.tar.gz cannot be written (File too large)" in " ".join(refused.err.split())
+    assert not (tmp_path / "b.tar.gz").exists()
 
 
 @pytest.mark.parametrize(
