@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
+import threading
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
@@ -15,6 +16,7 @@ import pytest
 from tests.unit.backends.releases.world import NAME, Lines, World
 
 from muster.airflow.embedded.home import EmbeddedHome
+from muster.backends.local.serving.folder import DeploymentFolder
 from muster.backends.releases.figures import DeploymentSample, if_known, seen_with
 from muster.backends.releases.manual import promote, roll_back
 from muster.core.data import Pinned
@@ -366,3 +368,21 @@ def test_what_is_paused_is_named(muster: Run, home: Path, words: list[str], told
     refused = muster("deployments", "keep", *words)
     assert refused.code == 1
     assert told in " ".join(refused.err.split())
+
+
+def test_a_pause_that_ends_while_it_is_read_is_none(home: Path) -> None:
+    folder, over = DeploymentFolder(home, "flights"), threading.Event()
+    folder.path.mkdir(parents=True)
+
+    def pause_and_resume() -> None:
+        while not over.is_set():
+            (folder.path / "paused").write_text("a test")
+            (folder.path / "paused").unlink()
+
+    other = threading.Thread(target=pause_and_resume)
+    other.start()
+    try:
+        assert {folder.paused for _ in range(20_000)} <= {"", "a test"}
+    finally:
+        over.set()
+        other.join()

@@ -243,7 +243,8 @@ class ClusterPlatform:
             except Corrupt:  # what is remembered may be what it is put back from
                 continue
             live[name] = {entry.name for entry in route.live}
-            kept[name] = kept[name] if route.drifted and name in kept else restored(document)
+            if route.paused or not route.drifted or name not in kept:
+                kept[name] = restored(document)
             if route.paused:
                 self._tokens.pop(name, None)  # a token may be ended before it is kept again
             elif any(entry.spec.tokens for entry in route.live):

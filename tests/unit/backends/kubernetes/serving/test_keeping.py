@@ -184,6 +184,19 @@ def test_what_is_paused_is_left_and_kept_again_afterwards(there: World) -> None:
     assert objects(there) == before
 
 
+def test_a_route_that_a_person_edits_and_deletes_in_a_pause_stays_away(there: World) -> None:
+    serve(there)
+    serve(there, 2)
+    kept = keeping(there)
+    there.deployments().pause("lines", "ann moves its users")
+    edited(there, r1=50, r2=50)
+    kept.look()
+    delete(there, HTTP_ROUTE, "lines")
+    for _ in range(2):
+        kept.look()
+    assert there.cluster.all(HTTP_ROUTE) == []
+
+
 def test_what_is_retired_or_taken_away_whole_stays_away(there: World) -> None:
     for name in ("lines", "other"):
         serve(there, name=name)
