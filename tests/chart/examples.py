@@ -48,10 +48,11 @@ WHOLE: Document = {
     "reaper": {"replicas": 1, "tolerations": [{"key": "dedicated", "operator": "Exists"}]},
     "gc": {"schedule": "@weekly", "keep": 10},
     "operator": {
+        "exec": True,
         "subjects": [
             {"kind": "ServiceAccount", "name": "airflow-worker", "namespace": "airflow"},
             {"kind": "Group", "name": "team-a", "apiGroup": "rbac.authorization.k8s.io"},
-        ]
+        ],
     },
     "admission": {"serviceAccounts": ["reads-s3"]},
     "queues": {

@@ -99,7 +99,7 @@ def _conform(folder: Path, text: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_without_what_is_cluster_wide_nothing_is() -> None:
-    kinds = {each["kind"] for each in render({**WHOLE, "clusterScoped": False})}
+    kinds = {each["kind"] for each in render({**WHOLE, "clusterScoped": False, "operator": {}})}
     assert not kinds & CLUSTER_WIDE
     assert {"LocalQueue", "Role", "RoleBinding", "Deployment"} <= kinds
 
@@ -309,8 +309,17 @@ _LOOKED_AT = {
     "services",
     "configmaps",
     "pods/proxy",
+    "pods/exec",
+    "pods/portforward",
 }
 _HARMLESS = {"podgroups", "httproutes"}
+
+
+def test_nobody_runs_commands_in_pods_unless_that_is_said() -> None:
+    entering = {(verb, "", f"pods/{what}") for verb in ("get", "create") for what in ("exec", "portforward")}
+    assert not entering & _given(named(render(LEAST), "Role", "muster-operator"))
+    made = render({**LEAST, "operator": {"exec": True}})
+    assert entering <= _given(named(made, "Role", "muster-operator"))
 
 
 @pytest.mark.parametrize("platform", ["kserve", "seldon"])
@@ -415,7 +424,8 @@ def test_an_operator_may_do_what_muster_needs_and_nothing_else(gateway: str, pla
     from muster.backends.kubernetes.cluster.discovery import helpful, needed, serving_rights
 
     kind = {"kserve": INFERENCE_SERVICE, "seldon": SELDON_DEPLOYMENT}[platform]
-    made = render({**WHOLE, "serving": {**WHOLE["serving"], "platform": platform, "gateway": gateway}})
+    serving = {**WHOLE["serving"], "platform": platform, "gateway": gateway}
+    made = render({**WHOLE, "serving": serving, "operator": {**WHOLE["operator"], "exec": False}})
     given = _given(named(made, "Role", "muster-operator"))
     assert given == {
         (right.verb, right.kind.group, right.resource)
@@ -644,6 +654,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a priority that no number holds": (
         {"queues": {"priorities": [{"name": "first", "value": 5_000_000_000}]}},
         "at '/queues/priorities/0/value': maximum: got",
+    ),
+    "commands in pods without the policy": (
+        {"operator": {"exec": True}, "clusterScoped": False},
+        "operator.exec is true and clusterScoped is false: no policy would keep these accounts out",
     ),
     "a resource without a domain": (
         {"gpuResource": "gpu"},

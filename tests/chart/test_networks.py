@@ -146,7 +146,7 @@ def test_they_can_be_left_out() -> None:
 
 def test_each_pod_of_the_chart_has_a_policy_whatever_is_switched_off() -> None:
     """Where a namespace denies by default, a pod that no policy names reaches nothing."""
-    found = render({**WHOLE, "clusterScoped": False, "reaper": {"enabled": False}})
+    found = render({**WHOLE, "clusterScoped": False, "operator": {}, "reaper": {"enabled": False}})
     pods = [each for each in found if each["kind"] in ("Deployment", "CronJob", "Pod")]
     names = {each["metadata"]["name"] for each in pods}
     selected = [each["spec"]["podSelector"] for each in found if each["kind"] == "NetworkPolicy"]

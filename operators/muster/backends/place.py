@@ -4,15 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
+    from socket import socket
+
     from muster.backends.capacity import Capacity
     from muster.backends.jobs.runner import Runner
     from muster.backends.releases.deployments import Deployments
     from muster.core.check import Check
     from muster.volumes.base import Version
     from muster.volumes.protocols import LocalStore
+
+
+class Session(NamedTuple):
+    """A rank, ``pid 8754`` or ``pod NAME``: what runs a command there, and returns its exit code, and what opens a port of it."""
+
+    where: str
+    run: Callable[[], int]
+    connect: Callable[[], socket]
 
 
 class Place(Protocol):

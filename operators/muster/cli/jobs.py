@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from enum import Enum
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
@@ -54,7 +55,7 @@ def list_jobs(
     ledger = backend.store.ledger
     chosen = _newest(backend, ledger, state=state and state.value, limit=limit)
     if as_json:
-        emit([_job(status, spec) for status, spec in chosen])
+        emit([{**plain(status), "name": spec.name} for status, spec in chosen])
         return
     table = Table(["job", "name", "state", "submitted", ">seconds", "why"])
     for status, spec in chosen:
@@ -93,20 +94,10 @@ def _readable(backend: Backend, job_ids: list[str]) -> Iterator[JobStatus]:
             note(f"{job_id} cannot be read; `muster jobs show {job_id}` says why")
 
 
-def _job(status: JobStatus, spec: JobSpec) -> dict[str, Any]:
-    return {**plain(status), "name": spec.name}
-
-
 def _took(status: JobStatus) -> float | None:
     if status.started is None:
         return None
-    return (status.ended if status.ended is not None else _now()) - status.started
-
-
-def _now() -> float:
-    import time
-
-    return time.time()
+    return (status.ended if status.ended is not None else time.time()) - status.started
 
 
 def _why(status: JobStatus) -> str:
@@ -294,7 +285,7 @@ def logs(
         return
     ledger = open_store().ledger
     job_id = find_newest(ledger, job)
-    lines = _tail(ledger, job_id, tail)
+    lines = ends_of(ledger, job_id, tail)
     if as_json:
         emit({"job_id": job_id, "lines": list(lines)})
         return
@@ -321,7 +312,8 @@ def _lines(ledger: Ledger, job_id: str) -> Iterator[str]:
         after = end
 
 
-def _tail(ledger: Ledger, job_id: str, count: int | None) -> Iterator[str]:
+def ends_of(ledger: Ledger, job_id: str, count: int | None) -> Iterator[str]:
+    """Return the last `count` lines of a log, or all of them."""
     from collections import deque
 
     lines = _lines(ledger, job_id)
@@ -362,11 +354,8 @@ def cancel(job: Which) -> None:
     job_id = _find_going_on(backend.store.ledger, job)
     before = backend.status(job_id)
     if before.state.ended:
-        note(
-            f"{job_id} had {before.state.value} already"
-            if before.state is not JobState.CANCELLED
-            else f"{job_id} was cancelled already"
-        )
+        had = "was" if before.state is JobState.CANCELLED else "had"
+        note(f"{job_id} {had} {before.state.value} already")
         return
     if before.alive:
         note(f"{job_id} is {before.state.value}: its ranks get time to save")

@@ -1,4 +1,4 @@
-"""One file with what a person needs who helps from afar, without secrets."""
+"""What a person on call types: one file for who helps from afar, without secrets, and a way into a job that runs."""
 
 from __future__ import annotations
 

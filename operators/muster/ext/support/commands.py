@@ -8,7 +8,6 @@ import re
 import sys
 import tarfile
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from importlib.metadata import distributions
@@ -20,7 +19,7 @@ import typer
 
 from muster.cli.command import example, open_place
 from muster.cli.doctor import all_checks
-from muster.cli.jobs import find_newest
+from muster.cli.jobs import ends_of, find_newest
 from muster.cli.leftovers import room_of
 from muster.cli.screen import Table, note, size
 from muster.core.errors import SpecError
@@ -28,6 +27,7 @@ from muster.core.masking import Masking
 from muster.core.settings import Settings
 from muster.core.status import JobState
 from muster.core.wire import plain
+from muster.ext.support import entering
 from muster.ext.support.blanking import blanked, known, without_values
 
 if TYPE_CHECKING:
@@ -189,18 +189,14 @@ def _jobs(place: Place, job_ids: list[str]) -> list[Mapping[str, Any]]:
 
 
 def _log(place: Place, job_id: str) -> str:
-    """The end of a log, read in pieces."""
-    last, end, rest = deque[bytes](maxlen=_LOG_LINES), -1, b""
-    data, after = place.store.ledger.read(job_id, after=0)
-    while after != end:
-        *lines, rest = (rest + data).split(b"\n")
-        last.extend(lines)
-        end = after
-        data, after = place.store.ledger.read(job_id, after=end)
-    return b"\n".join([*last, rest]).decode(errors="replace")
+    return "\n".join(ends_of(place.store.ledger, job_id, _LOG_LINES))
 
 
 def add(groups: Mapping[str, typer.Typer]) -> None:
-    """Add the command of this extension to those of ``muster``."""
+    """Add the commands of this extension to those of ``muster``."""
     lines = ("muster support-bundle", "muster support-bundle flights.tar.gz --job flights-train")
     groups[""].command("support-bundle", epilog=example(*lines))(support_bundle)
+    ran = ("muster jobs exec flights-train -- nvidia-smi", "muster jobs exec flights-train --rank 3 -- bash")
+    groups["jobs"].command("exec", epilog=example(*ran))(entering.execute)
+    led = ("muster jobs forward flights-train 8265", "muster jobs forward flights-train 8265:9000")
+    groups["jobs"].command("forward", epilog=example(*led))(entering.forward)

@@ -10,7 +10,7 @@ import os
 import tempfile
 from collections.abc import Callable, Mapping
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,11 +40,13 @@ class Access:
     :param pool: where its connections come from.
     :param headers: returns who asks, with credentials renewed if they have run out; it raises OSError or ValueError
         where what renews them fails.
+    :param configuration: returns the Kubernetes client's, which WebSockets are opened with.
     """
 
     host: str
     pool: PoolManager
     headers: Callable[[], dict[str, str]] = field(repr=False)
+    configuration: Any = field(default=None, repr=False)
 
     @classmethod
     def of(cls, api: ApiClient) -> Access:
@@ -60,7 +62,9 @@ class Access:
                 raise ValueError(str(error)) from error
             return found
 
-        return cls(host=str(api.configuration.host), pool=api.rest_client.pool_manager, headers=headers)
+        pool, configuration = api.rest_client.pool_manager, api.configuration
+        host = str(configuration.host)
+        return cls(host=host, pool=pool, headers=headers, configuration=lambda: configuration)
 
 
 def _user_agent() -> str:
@@ -165,7 +169,9 @@ def connect(
     env = os.environ if environment is None else environment
     place = _place(kubeconfig, env)
     access = plain_access(Path(place), context, env) if place is not None else None
-    return access or by_client(place, context, env)
+    if access is None:
+        return by_client(place, context, env)
+    return replace(access, configuration=lambda: by_client(place, context, env).configuration())
 
 
 def by_client(place: str | None, context: str | None, env: Mapping[str, str]) -> Access:

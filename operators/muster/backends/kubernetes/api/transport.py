@@ -117,6 +117,16 @@ class Transport:
             return _TOO_LATE, json.dumps({"error": f"no answer within {seconds:g} s"}).encode()
         return response.status, bytes(response.data)
 
+    def socket(self, request: ApiRequest, path: str, opener: Callable[..., Any]) -> Any:
+        """Open a WebSocket with an `opener` of the Kubernetes client's. :raises Unreachable: the API server opens none."""
+        from websocket import WebSocketException
+
+        headers = {name.lower(): text for name, text in self._signed({}).items()}
+        try:
+            return opener(self._access.configuration(), f"ws{self.host.removeprefix('http')}{path}", headers)
+        except (WebSocketException, OSError) as error:
+            raise self._away(request, error) from error
+
     def _is_ready(self) -> bool:
         """Whether the API server has read the cluster's roles: for some seconds after its start it forbids all.
 
