@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import pty
 import secrets
 import socket
 import subprocess
+import termios
 from collections.abc import Iterator
 
 import pytest
@@ -129,6 +131,30 @@ class TestWithTheRight:
             timeout=60,
         )
         assert (done.stdout, done.returncode) == ("300000\n", 0), done.stderr
+
+    def test_a_terminal_is_passed_on_with_its_size(self, laptop: Laptop) -> None:
+        ours, theirs = pty.openpty()
+        termios.tcsetwinsize(theirs, (33, 91))
+        environment = os.environ | {
+            "MUSTER_CLUSTER": str(laptop.folder / "cluster.toml"),
+            "MUSTER_HOME": str(laptop.folder / "home"),
+        }
+        assert laptop("jobs", "ls").code == 0
+        code = (
+            "import os, time\nwhile os.get_terminal_size(0) != (91, 33): time.sleep(0.01)\n"
+            "print('sized', flush=True); print(input()[::-1])"
+        )
+        command = [str(MUSTER), "jobs", "exec", NAME, "--", "python3", "-c", code]
+        with (
+            os.fdopen(ours, "r+b", buffering=0) as keys,
+            os.fdopen(theirs, "rb") as terminal,
+            subprocess.Popen(command, env=environment, stdin=terminal, stdout=subprocess.PIPE) as entered,
+        ):
+            assert entered.stdout is not None
+            assert entered.stdout.readline() == b"sized\r\n"
+            keys.write(b"abc\r")
+            assert b"cba" in entered.stdout.read()
+            assert entered.wait(GUARD_SECONDS) == 0
 
     def test_what_is_no_program_is_said(self, laptop: Laptop) -> None:
         found = laptop("jobs", "exec", NAME, "--", "no-such-program")
