@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from muster.volumes.protocols import LocalStore
 
 
-class Session(NamedTuple):
+class RankSession(NamedTuple):
     """A rank, ``pid 8754`` or ``pod NAME``: what runs a command there, and returns its exit code, and what opens a port of it."""
 
     where: str

@@ -19,7 +19,7 @@ from muster.backends.kubernetes.api.refusals import ApiRequest, read_status, ref
 from muster.backends.kubernetes.labels import JOB, MAIN, selector
 from muster.backends.kubernetes.place import ClusterPlace
 from muster.backends.kubernetes.state.seen import JobObjects
-from muster.backends.place import Session
+from muster.backends.place import RankSession
 from muster.core.errors import Forbidden, NotFound, SpecError
 from muster.core.job import JobSpec
 
@@ -29,7 +29,7 @@ _STDIN, _STDOUT, _STDERR, _STATUS, _SIZE = range(5)
 
 def open_session(
     place: ClusterPlace, job: JobSpec, job_id: str, rank: int, command: Sequence[str], port: int
-) -> Session:
+) -> RankSession:
     """Find a rank's pod, of those with the job's label that run. :raises Forbidden: the caller may not do that there."""
     client, space = place.client, place.written.site.namespace
     pods = JobObjects(pods=client.find(POD, namespace=space, labels=selector({JOB: job_id}))).replicas()
@@ -52,7 +52,7 @@ def open_session(
             more = "get and create are needed, which the chart gives to operators with operator.exec=true"
             raise Forbidden(f"{error}; {more}") if isinstance(error, Forbidden) else error
     stream = partial(client.transport.socket, asked, path)
-    return Session(f"pod {pod}", partial(_run, stream, command), partial(_connect, stream, port))
+    return RankSession(f"pod {pod}", partial(_run, stream, command), partial(_connect, stream, port))
 
 
 def _connect(opened: partial[Any], port: int) -> socket.socket:

@@ -10,14 +10,16 @@ from typing import NoReturn
 
 from muster.backends.local.places import Places
 from muster.backends.local.processes import MARK_VARIABLE, ranks, variables
-from muster.backends.place import Place, Session
+from muster.backends.place import Place, RankSession
 from muster.core.errors import Forbidden, NotFound, SpecError
 from muster.core.job import JobSpec
 from muster.core.replica import LOOPBACK
 from muster.core.settings import Settings
 
 
-def open_session(_: Place, __: JobSpec, job_id: str, rank: int, command: Sequence[str], port: int) -> Session:
+def open_session(
+    _: Place, __: JobSpec, job_id: str, rank: int, command: Sequence[str], port: int
+) -> RankSession:
     """Find a rank's process. :raises Forbidden: another user's. :raises NotFound: that rank does not run now."""
     places, me = Places(Settings.load().home), os.getuid()
     folder = places.job(job_id).root
@@ -29,7 +31,7 @@ def open_session(_: Place, __: JobSpec, job_id: str, rank: int, command: Sequenc
         if found.get("MUSTER_RANK") == str(rank):
             del found[MARK_VARIABLE]  # what a person starts is no process of the job, and none of its ranks
             run = partial(_become, f"/proc/{pid}/cwd", found, command)
-            return Session(f"pid {pid}", run, partial(socket.create_connection, (LOOPBACK, port)))
+            return RankSession(f"pid {pid}", run, partial(socket.create_connection, (LOOPBACK, port)))
     raise NotFound(
         f"rank {rank} of job {job_id} does not run now: `muster jobs show {job_id}` lists what does"
     )

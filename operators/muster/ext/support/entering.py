@@ -23,7 +23,7 @@ from muster.core.status import JobState
 from muster.core.text import one_line
 
 if TYPE_CHECKING:
-    from muster.backends.place import Session
+    from muster.backends.place import RankSession
 
 Words = Annotated[list[str] | None, typer.Argument(metavar="-- COMMAND...", help="The command.")]
 Ports = Annotated[str, typer.Argument(metavar="PORT[:LOCAL]", help="A port of the rank, and one here.")]
@@ -64,7 +64,9 @@ def forward(job: Newest, ports: Ports, *, rank: Rank = 0) -> None:
             threading.Thread(target=_lead, args=(listener.accept()[0], session), daemon=True).start()
 
 
-def _session(job: str, rank: int, what: str, *, command: list[str] | None = None, port: int = 0) -> Session:
+def _session(
+    job: str, rank: int, what: str, *, command: list[str] | None = None, port: int = 0
+) -> RankSession:
     """Find a rank that runs and that the caller may reach, and write into the job's log what is done there."""
     backend = open_backend()
     store, job_id = backend.store, find_newest(backend.store.ledger, job)
@@ -75,14 +77,14 @@ def _session(job: str, rank: int, what: str, *, command: list[str] | None = None
     if rank >= spec.world_size:
         raise NotFound(f"job {job_id} has no rank {rank}: its ranks are 0 to {spec.world_size - 1}")
     opening = import_module(f"{backend.place.package}.sessions").open_session  # each place has its own
-    session: Session = opening(backend.place, spec, job_id, rank, command or [], port)
+    session: RankSession = opening(backend.place, spec, job_id, rank, command or [], port)
     who = f"{time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())} {person()}"
     line = one_line(f"{who}, rank {rank}, {session.where}, {what}")
     store.ledger.append(job_id, f"[muster] {line}\n".encode())
     return session
 
 
-def _lead(client: socket.socket, session: Session) -> None:
+def _lead(client: socket.socket, session: RankSession) -> None:
     """Copy both directions of one connection until both have ended."""
     with closing(client):
         try:

@@ -2,7 +2,7 @@
 
 ::
 
-    STORE/usage/2026-11.jsonl    the jobs that ended in that month (UTC), each an array: see Line
+    STORE/usage/2026-11.jsonl    the jobs that ended in that month (UTC), each an array: see UsageLine
     STORE/usage/open/<job_id>    a job that holds its resources now
 
 A line is written just before the job's end is recorded, so a kill between the two leaves a second line: the last one of a job
@@ -35,7 +35,7 @@ KEPT_DAYS = 400.0
 _DAY_SECONDS = 86_400.0
 
 
-class Line(NamedTuple):
+class UsageLine(NamedTuple):
     """One job.
 
     :param ended: seconds since the epoch; of a job that goes on, now.
@@ -80,7 +80,7 @@ def tallied(
         append(root, line_of(spec, status, tally, series(), now=status.ended or time.time()))
 
 
-def append(root: Path, line: Line) -> None:
+def append(root: Path, line: UsageLine) -> None:
     """Write one line whole, or none. It begins with a line break, so that one that a crash cut spoils no other."""
     path = root / "usage" / f"{_month(line.ended)}.jsonl"
     path.parent.mkdir(exist_ok=True)
@@ -91,7 +91,7 @@ def append(root: Path, line: Line) -> None:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
 
 
-def line_of(spec: JobSpec, status: JobStatus, tally: Tally, series: Series, *, now: float) -> Line:
+def line_of(spec: JobSpec, status: JobStatus, tally: Tally, series: Series, *, now: float) -> UsageLine:
     """Return what the log says of one job. :param now: until when what goes on counts."""
     times = tally.times
     if not times and status.started is not None:  # nothing looked at it while it ran on a cluster
@@ -103,7 +103,7 @@ def line_of(spec: JobSpec, status: JobStatus, tally: Tally, series: Series, *, n
         return sum(role.replicas * float(getattr(role.resources, of)) for role in spec.roles) / spec.replicas
 
     origin = spec.origin
-    return Line(
+    return UsageLine(
         ended=round(now, 1),
         job_id=status.job_id,
         state=status.state.value,
@@ -132,9 +132,9 @@ def line_of(spec: JobSpec, status: JobStatus, tally: Tally, series: Series, *, n
     )
 
 
-def read(root: Path, ledger: FolderLedger, *, since: float, now: float) -> list[Line]:
+def read(root: Path, ledger: FolderLedger, *, since: float, now: float) -> list[UsageLine]:
     """Return the jobs that have ended since then, and those that hold their resources now."""
-    found: dict[str, Line] = {}
+    found: dict[str, UsageLine] = {}
     with translated("read the log of usage"):
         for path in sorted((root / "usage").glob("*.jsonl")):
             if path.stem >= _month(since):
@@ -163,7 +163,7 @@ def _marks(root: Path) -> Iterator[Path]:
     return (path for path in (root / "usage" / "open").glob("*") if is_label(path.name) and path.is_file())
 
 
-def _lines(path: Path) -> Iterator[Line]:
+def _lines(path: Path) -> Iterator[UsageLine]:
     """Read a month, without lines that a crash cut. What a later release adds to a line is behind what is known here."""
     texts = path.read_bytes().split(b"\n")
     try:
@@ -173,8 +173,10 @@ def _lines(path: Path) -> Iterator[Line]:
         for text in texts:
             with suppress(ValueError):
                 documents.append(json.loads(text))
-    width = len(Line._fields)
-    return (Line._make(each[:width]) for each in documents if isinstance(each, list) and len(each) >= width)
+    width = len(UsageLine._fields)
+    return (
+        UsageLine._make(each[:width]) for each in documents if isinstance(each, list) and len(each) >= width
+    )
 
 
 def _month(seconds: float) -> str:

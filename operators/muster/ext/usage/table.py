@@ -9,7 +9,7 @@ from operator import add
 
 from muster.core.address import SCHEME
 from muster.core.errors import SpecError
-from muster.ext.usage.log import Line
+from muster.ext.usage.log import UsageLine
 
 HOURS = ("held", "used", "wasted", "unmeasured")
 """Held is asked times time, and is used, wasted or not measured. A job that used more CPU than it asked for has wasted none."""
@@ -51,12 +51,12 @@ class Question:
                 raise SpecError(f"{name!r} is no column of usage: name one or more of {known}")
 
 
-def _volumes(line: Line) -> tuple[str, ...]:
+def _volumes(line: UsageLine) -> tuple[str, ...]:
     names = (address.removeprefix(SCHEME).rpartition("@")[0] for address in line.made)
     return tuple(dict.fromkeys(names)) or (_NONE,)
 
 
-COLUMNS: Mapping[str, Callable[[Line], Collection[str]]] = {
+COLUMNS: Mapping[str, Callable[[UsageLine], Collection[str]]] = {
     "dag": lambda line: (line.dag or _NONE,),
     "task": lambda line: (line.task or _NONE,),
     "team": lambda line: (line.team or _NONE,),
@@ -69,7 +69,7 @@ COLUMNS: Mapping[str, Callable[[Line], Collection[str]]] = {
 """The values that a job has in each column."""
 
 
-def usage(lines: Sequence[Line], question: Question, *, now: float) -> list[UsageRow]:
+def usage(lines: Sequence[UsageLine], question: Question, *, now: float) -> list[UsageRow]:
     """Return a row for each value, the most wasted first.
 
     A job that made versions of several volumes counts for each of these in equal parts. One that several models were made from
@@ -93,7 +93,7 @@ def usage(lines: Sequence[Line], question: Question, *, now: float) -> list[Usag
     return sorted(rows, key=lambda row: (-row.gpu[2], -row.cpu[2], row.keys))
 
 
-def _hours(line: Line, *, since: float, now: float) -> tuple[float, ...]:
+def _hours(line: UsageLine, *, since: float, now: float) -> tuple[float, ...]:
     """Return the hours of cards, and then of cores."""
     replicas, cards = 0.0, 0.0
     for begun, ended, count, gpus in line.held:
@@ -111,7 +111,7 @@ def _parts(seconds: float, asked: float, used: float | None) -> tuple[float, flo
     return held, spent, max(0.0, held - spent), 0.0
 
 
-def _lineages(lines: Iterable[Line], models: Mapping[str, str]) -> dict[str, dict[str, None]]:
+def _lineages(lines: Iterable[UsageLine], models: Mapping[str, str]) -> dict[str, dict[str, None]]:
     """Return, by job, the models that it made, or made something of that they were made from."""
     makers = {address: line for line in lines for address in line.made} if models else {}
     found: dict[str, dict[str, None]] = {}

@@ -43,7 +43,7 @@ def end(store: FolderStore, job_id: str, at: float, state: JobState = JobState.S
     store.ledger.update(JobStatus(job_id=job_id, state=state, submitted=at - 200, ended=at))
 
 
-def lines(store: FolderStore, now: float, since: float = 0.0) -> dict[str, log.Line]:
+def lines(store: FolderStore, now: float, since: float = 0.0) -> dict[str, log.UsageLine]:
     return {line.job_id: line for line in log.read(store.layout.root, store.ledger, since=since, now=now)}
 
 
@@ -180,7 +180,7 @@ def test_gc_keeps_the_log_for_400_days(store: FolderStore) -> None:
     end(store, "one", now)
     line = lines(store, now)["one"]
     for days in (10, 390, 440, 900):
-        log.append(store.layout.root, log.Line(now - days * day, f"{days}-days", *line[2:]))
+        log.append(store.layout.root, log.UsageLine(now - days * day, f"{days}-days", *line[2:]))
     hold(store, "two", now)
     mark = store.layout.root / "usage" / "open" / "killed-at-its-end"
     mark.touch()

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from muster.ext.usage.log import Line
+from muster.ext.usage.log import UsageLine
 from muster.ext.usage.table import Question, UsageRow, usage
 
 HOUR = 3600.0
 NOW = 1000 * HOUR
 
 
-def line(**changes: Any) -> Line:
+def line(**changes: Any) -> UsageLine:
     """Return a job of two replicas with a card each, for two hours."""
     given: dict[str, Any] = {
         "ended": NOW,
@@ -35,13 +35,13 @@ def line(**changes: Any) -> Line:
         "made": ["volume://flights/model@7"],
         "read": ["volume://flights/features@3"],
     }
-    return Line(**{**given, **changes})
+    return UsageLine(**{**given, **changes})
 
 
 LINE = line()
 
 
-def ask(*lines: Line, by: str = "dag", since: float = 0.0, **models: str) -> list[UsageRow]:
+def ask(*lines: UsageLine, by: str = "dag", since: float = 0.0, **models: str) -> list[UsageRow]:
     named = {f"volume://{address}": name for name, address in models.items()}
     return usage(lines, Question(by=tuple(by.split(",")), since=since, models=named), now=NOW)
 
