@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 from collections.abc import Iterator
+from itertools import takewhile
 from pathlib import Path
 
 import pytest
@@ -86,7 +87,8 @@ def test_each_command_of_muster_that_a_page_types_exists(name: str, commands: di
         assert rest or found != "muster", words
         group = any(each.startswith(f"{found} ") for each in commands)
         assert not group or rest[0].startswith("-"), f"{words}: no such command"
-        options = {word.partition("=")[0] for word in rest if word.startswith("--")}
+        own = takewhile(lambda word: word != "--", rest)  # after it stands another program's command
+        options = {word.partition("=")[0] for word in own if word.startswith("--")}
         assert options <= commands[found], words
 
 

@@ -75,7 +75,7 @@ def test_the_issue_s_commands_are_there() -> None:
         (): "demo init run plan up gpus queue usage notebook tensorboard spark mlflow metrics doctor support-bundle",
         ("runs",): "ls show diff",
         ("search",): "ls show best cancel",
-        ("jobs",): "ls show logs cancel gc get",
+        ("jobs",): "ls show logs cancel exec forward gc get",
         ("volumes",): "ls log show diff code put get pin unpin retire reinstate mirror restore fsck gc",
         ("deployments",): "ls show promote rollback repair keep install-service retire",
         ("deployments", "token"): "make ls end",
@@ -92,6 +92,8 @@ READS = [path for path, command in ALL.items() if any("--json" in p.opts for p i
 def test_every_command_that_reads_speaks_json() -> None:
     writes = {
         "cancel",
+        "exec",
+        "forward",
         "end",
         "pin",
         "unpin",

@@ -15,7 +15,9 @@ def own() -> re.Pattern[str]:
     return re.compile(re.sub(r"{{.*?}}", "team-muster", found))
 
 
-@pytest.mark.parametrize("pod", ["store", "reaper", "gc", "requests", "metrics"])
+@pytest.mark.parametrize(
+    "pod", ["store", "reaper", "keeper", "gc", "requests", "metrics", "airflow-scheduler"]
+)
 @pytest.mark.parametrize("named", ["{}", "{}:8080", "http:{}:8080", "https:{}:metrics", "http:{}:"])
 def test_pods_of_muster_are_refused(own: re.Pattern[str], pod: str, named: str) -> None:
     assert own.search(named.format(f"team-muster-{pod}-7d9f8b6c5-x2x9q"))
