@@ -163,7 +163,7 @@ def test_the_operator_s_account_asks_no_pod_of_muster_s_own_through_the_api_serv
     of = layout()
     store.deploy(of)
     (pod,) = pods(of, "app=muster-store")
-    with pytest.raises(SpecError, match="ask the pods of model servers through the API server"):
+    with pytest.raises(SpecError, match="reach the pods of jobs and model servers through the API server"):
         client(OPERATOR).get(POD, f"{pod['metadata']['name']}", namespace=NAMESPACE, subresource="proxy")
 
 
