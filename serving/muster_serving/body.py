@@ -106,7 +106,7 @@ class ByteBudget:
         self._arriving.pop(body, None)
 
 
-class Turns:
+class BodyTurns:
     """The limit for the bytes of the bodies that threads work on at once: each takes several times its length meanwhile.
 
     The others wait, in the order in which they came.

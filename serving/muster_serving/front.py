@@ -18,7 +18,7 @@ from typing import Any
 
 from muster_serving import pages, protocol, routes
 from muster_serving.answer import CLIENT_LEFT, HttpAnswer, not_allowed, not_there, refusal
-from muster_serving.body import MAX_BODY_BYTES, ByteBudget, ClientGone, Receive, Turns, read_body
+from muster_serving.body import MAX_BODY_BYTES, BodyTurns, ByteBudget, ClientGone, Receive, read_body
 from muster_serving.clients import Caller, Clients, ClientsFile, RawHeaders
 from muster_serving.connection import WHOLE
 from muster_serving.content import is_packed, json_length, unpacked
@@ -67,7 +67,7 @@ class Front:
         self._behind = behind
         self._candidates = candidates
         self.draining = False
-        self._budget, self._turns = ByteBudget(), Turns()
+        self._budget, self._turns = ByteBudget(), BodyTurns()
         self._infer = f"/v2/models/{revisions.name}/infer"
         self._usual = ModelPath(self._infer, "/infer", name=revisions.name)
 

@@ -92,7 +92,7 @@ VALID: Mapping[str, Mapping[str, Any]] = {
         "until": "names",  # a param of the JobSpec above
     },
     "SecretRef": {"source": "environment"},
-    "Question": {"by": ("dag", "user")},
+    "UsageQuestion": {"by": ("dag", "user")},
     "ClientToken": {"digest": "ab" * 32},
     "Workers": {"stream": False},  # beside it stand batch, and the log of a DeploymentSpec
     "SmokeRequest": {"expect": {"probability": {"min": 0.5}}},

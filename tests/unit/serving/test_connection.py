@@ -19,7 +19,7 @@ from tests.waiting import GUARD_SECONDS, eventually, until
 from uvicorn.server import ServerState
 
 from muster_serving import connection as room
-from muster_serving.body import ByteBudget, ClientGone, Turns, read_body
+from muster_serving.body import BodyTurns, ByteBudget, ClientGone, read_body
 from muster_serving.connection import WHOLE, LimitedConnection
 from muster_serving.errors import RequestError
 
@@ -315,7 +315,7 @@ def test_a_body_that_stalls_gives_way(served: Served) -> None:
 
 def test_bodies_are_worked_on_in_turns() -> None:
     async def main() -> None:
-        turns, begun, ends = Turns(10), list[str](), {name: threading.Event() for name in "abcd"}
+        turns, begun, ends = BodyTurns(10), list[str](), {name: threading.Event() for name in "abcd"}
 
         def work(name: str) -> str:
             begun.append(name)

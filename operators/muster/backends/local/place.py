@@ -100,7 +100,7 @@ class MachinePlace:
         return ()
 
     def secrets(self) -> tuple[()]:
-        """Return nothing: a machine asks nobody for anything."""
+        """Return nothing: one machine has no token of a store service."""
         return ()
 
     def close(self) -> None:

@@ -54,7 +54,7 @@ def usage(
     Jobs that go on count until now. The log goes back 400 days, also for jobs whose own folders are deleted.
     """
     from muster.ext.usage.service import ask
-    from muster.ext.usage.table import Question
+    from muster.ext.usage.table import UsageQuestion
 
     columns = tuple(
         dict.fromkeys(name.strip() for name in (by or ("model" if version else "dag")).split(","))
@@ -62,7 +62,7 @@ def usage(
     every = version is not None or "model" in columns
     begin = _since(since if since is not None else "" if every else "30d", now=time.time())
     try:
-        question = Question(by=columns, since=begin)
+        question = UsageQuestion(by=columns, since=begin)
     except SpecError as error:
         raise typer.BadParameter(str(error), param_hint="--by") from error
     gc.disable()  # two thirds of the time would go into looking for garbage among lines that are all needed

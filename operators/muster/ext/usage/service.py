@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, cast
 
 from muster.core.wire import dumps, loads
 from muster.ext.usage import log, table
-from muster.ext.usage.table import Question, UsageRow
+from muster.ext.usage.table import UsageQuestion, UsageRow
 
 if TYPE_CHECKING:
     from muster.volumes.folder import FolderStore
@@ -26,7 +26,7 @@ class UsageTable:
     rows: tuple[UsageRow, ...]
 
 
-def ask(store: LocalStore, question: Question) -> UsageTable:
+def ask(store: LocalStore, question: UsageQuestion) -> UsageTable:
     """Answer a question about the jobs of a store."""
     from muster.volumes.service.client import ServiceStore
 
@@ -44,10 +44,10 @@ def routes(_: Served) -> Iterator[Bind]:
 
 
 def _call(call: Call) -> UsageTable:
-    return _answer(call.served.store, call.message(Question))
+    return _answer(call.served.store, call.message(UsageQuestion))
 
 
-def _answer(store: FolderStore, question: Question) -> UsageTable:
+def _answer(store: FolderStore, question: UsageQuestion) -> UsageTable:
     now = time.time()
     lines = log.read(store.layout.root, store.ledger, since=question.since, now=now)
     return UsageTable(rows=tuple(table.usage(lines, question, now=now)))

@@ -31,7 +31,7 @@ class UsageRow:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Question:
+class UsageQuestion:
     """What a table is asked for.
 
     :param by: columns of :data:`COLUMNS`, one or more.
@@ -69,7 +69,7 @@ COLUMNS: Mapping[str, Callable[[UsageLine], Collection[str]]] = {
 """The values that a job has in each column."""
 
 
-def usage(lines: Sequence[UsageLine], question: Question, *, now: float) -> list[UsageRow]:
+def usage(lines: Sequence[UsageLine], question: UsageQuestion, *, now: float) -> list[UsageRow]:
     """Return a row for each value, the most wasted first.
 
     A job that made versions of several volumes counts for each of these in equal parts. One that several models were made from

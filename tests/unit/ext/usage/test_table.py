@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from muster.ext.usage.log import UsageLine
-from muster.ext.usage.table import Question, UsageRow, usage
+from muster.ext.usage.table import UsageQuestion, UsageRow, usage
 
 HOUR = 3600.0
 NOW = 1000 * HOUR
@@ -43,7 +43,7 @@ LINE = line()
 
 def ask(*lines: UsageLine, by: str = "dag", since: float = 0.0, **models: str) -> list[UsageRow]:
     named = {f"volume://{address}": name for name, address in models.items()}
-    return usage(lines, Question(by=tuple(by.split(",")), since=since, models=named), now=NOW)
+    return usage(lines, UsageQuestion(by=tuple(by.split(",")), since=since, models=named), now=NOW)
 
 
 def test_held_is_used_wasted_or_not_measured() -> None:

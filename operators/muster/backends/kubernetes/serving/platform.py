@@ -219,7 +219,7 @@ class ClusterPlatform:
     def restore(self) -> Iterator[tuple[str, str]]:
         """Make each route again that was deleted while its revisions stand, as it was at the look before.
 
-        Whoever retires a deployment takes its revisions away first. Its clients' tokens go with its route, and are made again, too.
+        A retirement deletes the revisions before the route. A deleted route's client tokens are made again with it.
         A deployment is remembered while its route or a revision of it stands.
 
         :raises BackendError: some of them could not be made again; the others were.
