@@ -231,7 +231,7 @@ class FolderLedger(TaskNotes):
             if name in before:
                 entered[name] = before[name]
             elif not name.startswith(TEMPORARY):
-                with suppress(FileNotFoundError):  # gc deletes it
+                with suppress(FileNotFoundError, NotADirectoryError):  # gc deletes it; a stray file is no job
                     entered[name] = (self._layout.root / "jobs" / name / "spec.json").stat().st_mtime_ns
         self._entered = entered
         return sorted(entered, key=lambda name: (entered[name], name))

@@ -46,6 +46,12 @@ def test_what_a_crash_left_of_entering_is_no_job(store, folder):
     assert store.ledger.jobs() == ["a-1"]
 
 
+def test_a_stray_file_among_the_jobs_is_no_job(store, folder):
+    known = store.ledger.jobs()
+    (folder.parent / "notes.txt").write_text("left by a person")
+    assert store.ledger.jobs() == known
+
+
 def test_an_unknown_job_is_named(store):
     for act in (
         store.ledger.status,
