@@ -132,7 +132,7 @@ class Clients:
         :param asks: whether it asks for predictions, which are counted and limited; pages are not.
         """
         client = self._all
-        if self._one_port and (own := self._insider(headers)):
+        if self._one_port and (own := self.insider(headers)):
             return own
         if self.needed:
             found = self._known(headers)
@@ -160,15 +160,11 @@ class Clients:
             421,
         )
 
-    def is_own(self, headers: RawHeaders) -> bool:
-        """Whether a request is muster's own."""
-        return self._insider(headers) is not None
-
     def within(self, headers: RawHeaders) -> Caller | HttpAnswer:
         """Return for whom muster's own request is, on a port that users are not told of; or its refusal, 401."""
         if not self._guarded:
             return self._own
-        return self._insider(headers) or self._denied(
+        return self.insider(headers) or self._denied(
             "", "this port is muster's own; users ask at the deployment's address"
         )
 
@@ -205,7 +201,8 @@ class Clients:
             )
         return self._denied("", "this token does not count: ask who runs the deployment for one", _INVALID)
 
-    def _insider(self, headers: RawHeaders) -> Caller | None:
+    def insider(self, headers: RawHeaders) -> Caller | None:
+        """Return for whom a request is muster's own; None where it is not."""
         key, name = b"", b""
         for header, value in headers:
             if header == KEY:

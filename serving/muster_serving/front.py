@@ -50,6 +50,7 @@ class Front:
     :param candidates: whether requests may name revisions without a share, and another process may pass
         requests on: true on the private port, never on the users' port.
     :param file: of the clients' tokens, on a cluster: muster sends what changes.
+    :ivar budget: of the bytes of bodies and answers.
     """
 
     def __init__(
@@ -67,7 +68,7 @@ class Front:
         self._behind = behind
         self._candidates = candidates
         self.draining = False
-        self._budget, self._turns = ByteBudget(), BodyTurns()
+        self.budget, self._turns = ByteBudget(), BodyTurns()
         self._infer = f"/v2/models/{revisions.name}/infer"
         self._usual = ModelPath(self._infer, "/infer", name=revisions.name)
 
@@ -82,7 +83,7 @@ class Front:
 
     async def _route(self, scope: Any, receive: Receive, send: Send) -> None:
         path, method = scope["path"], scope["method"]
-        if self._file and path == routes.TOKENS and self._clients.is_own(scope["headers"]):
+        if self._file and path == routes.TOKENS and self._clients.insider(scope["headers"]):
             await self._answer(send, await self._take_tokens(self._file, scope, receive))
             return
         call = routes.call_of(path, routed=self._candidates)
@@ -104,7 +105,7 @@ class Front:
 
     async def _take_tokens(self, file: ClientsFile, scope: Any, receive: Receive) -> HttpAnswer:
         try:
-            file.take(await read_body(scope, receive, self._budget))
+            file.take(await read_body(scope, receive, self.budget))
         except RequestError as error:
             return refusal(str(error), error.status)
         except (ValueError, ClientGone) as error:
@@ -145,7 +146,7 @@ class Front:
 
         async def read(most: int) -> tuple[bytes, int | None]:
             packed = is_packed(headers)
-            body = await read_body(scope, receive, self._budget, most=most)
+            body = await read_body(scope, receive, self.budget, most=most)
             if packed:  # in a thread: of what comes at once, so many are unpacked as there are threads
                 body = await asyncio.to_thread(unpacked, body, most=most)
             return body, json_length(headers)
@@ -215,7 +216,7 @@ class Front:
     def _most_bytes(self, headers: RawHeaders) -> int:
         """Return how long a request's body may be; muster's own have no limit of the deployment's."""
         most = self._clients.most_bytes
-        own = self._candidates or (most < MAX_BODY_BYTES and self._clients.is_own(headers))
+        own = self._candidates or (most < MAX_BODY_BYTES and self._clients.insider(headers))
         return MAX_BODY_BYTES if own else most
 
     async def _pass_on(
@@ -250,7 +251,7 @@ class Front:
             if isinstance(predictor, ProcessPredictor):
                 return await self._ask(loaded, predictor, asked)
             return protocol.answer(predictor, asked, of=loaded)
-        with self._budget.holding() as take:
+        with self.budget.holding() as take:
             take(len(asked.body))
             if isinstance(predictor, ProcessPredictor):
                 return await self._ask(loaded, predictor, asked, apart=True)
@@ -340,7 +341,7 @@ class Front:
             await send(whole)
             return
         try:
-            async with self._budget.unread(len(body)):
+            async with self.budget.unread(len(body)):
                 await send(whole)
         except TimeoutError:
             logger.warning(

@@ -72,12 +72,6 @@ class Predictor:
             raise PredictionError(f"the model failed: {type(error).__name__}: {error!s:.300}") from error
         return dict(zip(self._outputs, arrays, strict=True))
 
-    def __getstate__(self) -> Path:
-        return self.folder  # a session cannot be pickled: the process that unpickles it loads the model again
-
-    def __setstate__(self, folder: Path) -> None:
-        self.__init__(folder)  # type: ignore[misc]
-
 
 class _Row:
     """Runs one row on tensors that are bound once, in half the time of passing new ones.

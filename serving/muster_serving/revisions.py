@@ -143,10 +143,6 @@ class Revisions:
             self._elsewhere[revision] = there
         return there
 
-    def promote(self, revision: str) -> None:
-        """Give a loaded revision all traffic from the next request on. :raises ModelError: not loaded."""
-        self.share({revision: 100}, {})
-
     def unload(self, revision: str) -> None:
         """Forget a revision. Idempotent. :raises ModelError: it has a share."""
         if revision in self._sharing:

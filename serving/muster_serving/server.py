@@ -233,7 +233,7 @@ def serve(arguments: Namespace, framework: Callable[[Revisions], App] | None = N
                 log=LogOrder.in_pod(arguments.log) if arguments.log else None,
                 counts_inputs=arguments.counts_inputs,
             )
-            revisions.promote(arguments.revision)
+            revisions.share({arguments.revision: 100}, {})
         behind = framework(revisions) if framework else None
         server = DeploymentServer(revisions, clients, public=public, grpc=grpc, file=file, behind=behind)
         if setup and setup.stream:

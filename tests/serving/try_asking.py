@@ -8,8 +8,8 @@ from pathlib import Path
 
 from muster_serving import pages, protocol
 from muster_serving.errors import ServingError
+from muster_serving.openapi import example
 from muster_serving.predictor import Predictor
-from muster_serving.schemas import example
 
 predictor = Predictor(Path(sys.argv[1]))
 

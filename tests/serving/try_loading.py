@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import pickle
 import sys
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from muster_serving.predictor import Predictor
 
 def loading(folder: Path) -> str:
     try:
-        predictor = pickle.loads(pickle.dumps(Predictor(folder)))
+        predictor = Predictor(folder)
     except ModelError as error:
         return str(error)
     return f"takes {', '.join(predictor.signature.inputs)}"

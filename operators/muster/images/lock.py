@@ -155,9 +155,7 @@ def _sources(folder: Path, lock: str) -> Iterator[str]:
 
 def names_in(lock: str) -> set[str]:
     """Return the names of all packages of a lock, as PyPI normalizes them."""
-    pinned = re.findall(r"(?m)^([A-Za-z0-9._-]+)(?:\[[^\]\n]*\])?(?: @ |==)", lock)
-    own = [Path(wheel).name.partition("-")[0] for wheel in wheels(lock)]
-    return {re.sub(r"[-_.]+", "-", name).lower() for name in (*pinned, *own)}
+    return {name for name in map(package, entries(lock)) if name}
 
 
 def _source_digest(source: Path) -> str:

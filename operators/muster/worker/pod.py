@@ -385,7 +385,7 @@ class Pod:
             return
         try:
             with open(self._outlets.termination_log, "w", encoding="utf-8", errors="replace") as file:
-                file.write(termination_message(report, self._masking))
+                file.write(dumps(told(report, self._masking)))
         except OSError as error:
             self._say(f"no termination message can be left: {error}")
 
@@ -429,11 +429,6 @@ def killed(name: str, status: int) -> Report:
         return Report(exit_code=ExitCode(status), at=time.time())
     how = f"was killed by signal {-status}" if status < 0 else f"ended with exit code {status}"
     return failed(Cause.RANK_LOST, f"the worker of {name} {how}")
-
-
-def termination_message(report: Report, masking: Masking) -> str:
-    """Return a report as JSON without secrets and results, its traceback cut to what a kubelet reads."""
-    return dumps(told(report, masking))
 
 
 def told(report: Report, masking: Masking) -> Report:

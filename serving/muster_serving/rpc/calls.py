@@ -1,48 +1,149 @@
-"""What all calls of gRPC have in common: who asks, what is asked in HTTP's form, and how an error ends a call."""
+"""One call of gRPC: its headers as HTTP has them, its messages, what is asked in HTTP's form, and how an error ends it."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
-from traceback import clear_frames
+from collections.abc import Callable, Sequence
 from typing import Any
 
-import grpc
 import orjson
 from google.protobuf.message import DecodeError
+from grpclib.const import Status
+from grpclib.metadata import decode_timeout, encode_grpc_message
+from grpclib.protocol import Stream
 
 from muster_serving.answer import HttpAnswer
-from muster_serving.body import check_length
-from muster_serving.clients import RawHeaders
+from muster_serving.body import MAX_BODY_BYTES, ByteBudget, check_length, read_body
+from muster_serving.connection import ANSWER_SECONDS
 from muster_serving.errors import RequestError
 from muster_serving.front import BIG_BODY_BYTES, Read
 from muster_serving.routes import ModelPath
-from muster_serving.rpc.messages import body_of, status_of, trailers_of
+from muster_serving.rpc.messages import Told, body_of, status_of, told_of
 
 NAME = "inference.GRPCInferenceService"
 
-Context = grpc.aio.ServicerContext
-
 _MOST_INPUTS = 10_000  # each becomes an object, however little it holds
+_HEADERS_BYTES = 16 << 10
+_HEADER_BYTES = 32  # of each, beside its name and its value (RFC 7541)
+_PIECE_BYTES = 64 << 10
+_UNREAD = f"nothing of an answer was read for {ANSWER_SECONDS:g} s"
 
 
-async def decoded(kind: type[Any], data: bytes, context: Context) -> Any:
-    """Return a message that gRPC gives as it came. A broken one is the client's fault, and is told so."""
+class CallError(Exception):
+    """Ends a call. :param status: gRPC's. :param told: metadata behind it."""
+
+    def __init__(self, status: Status, said: str, told: Told = ()) -> None:
+        super().__init__(said)
+        self.status = status
+        self.told = told
+
+
+class Call:
+    """One call of a client.
+
+    :param begins: is called when its answer begins. :param busy: whether too many calls are under way.
+    :ivar headers: its metadata. :ivar told: what its client is told behind the answer.
+    """
+
+    def __init__(
+        self,
+        stream: Stream,
+        headers: Sequence[tuple[bytes, bytes]],
+        *,
+        begins: Callable[[], None],
+        busy: bool,
+    ) -> None:
+        self._stream = stream
+        self._begins = begins
+        self._busy = busy
+        self._begun = False
+        self.headers = headers
+        self.told: Told = ()
+
+    @property
+    def gone(self) -> bool:
+        """Whether its client is."""
+        return bool(self._stream.connection.is_closing())
+
+    def read_headers(self) -> tuple[str, float | None]:
+        """Return the path, and after how many seconds its client waits no longer. :raises CallError: it is no call."""
+        given = dict(self.headers)
+        if self._busy:
+            raise CallError(Status.UNAVAILABLE, "this server has too many calls under way: try again")
+        if sum(len(name) + len(value) + _HEADER_BYTES for name, value in self.headers) > _HEADERS_BYTES:
+            raise CallError(Status.RESOURCE_EXHAUSTED, f"the metadata has more than {_HEADERS_BYTES} bytes")
+        if given.get(b":method") != b"POST" or not given.get(b"content-type", b"").startswith(
+            b"application/grpc"
+        ):
+            raise CallError(Status.INTERNAL, "this is no call of gRPC")
+        try:
+            wait = given.get(b"grpc-timeout")
+            return given.get(b":path", b"").decode("latin-1"), decode_timeout(wait.decode()) if wait else None
+        except ValueError:
+            raise CallError(Status.INTERNAL, "grpc-timeout: expected digits and a unit") from None
+
+    async def read(self, budget: ByteBudget) -> bytes | None:
+        """Return the next message as it came, counted while it arrives; None where there is no more.
+
+        :raises RequestError: it is too long, or other messages fill the memory for them. :raises CallError: it is packed, or cut off.
+        """
+        head = await self._stream.recv_data(5)
+        if not head:
+            return None
+        left = int.from_bytes(head[1:])
+        if head[0]:
+            raise CallError(
+                Status.UNIMPLEMENTED, "messages are read as they are: send them without compression"
+            )
+
+        async def receive() -> dict[str, Any]:
+            nonlocal left
+            piece = await self._stream.recv_data(min(left, _PIECE_BYTES))
+            left -= len(piece)
+            return {"type": "http.request", "body": piece, "more_body": left > 0}
+
+        check_length(left, MAX_BODY_BYTES)
+        try:
+            return await read_body({"headers": ()}, receive, budget)
+        except AssertionError:  # grpclib's word for an end before the end
+            raise CallError(Status.INVALID_ARGUMENT, "the message is cut off") from None
+
+    async def write(self, message: Any) -> None:
+        """Send a message. :raises CallError: its client reads nothing of it for long."""
+        data: bytes = message.SerializeToString()
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                if not self._begun:
+                    await self._stream.send_headers(_headers())
+                    self._begin()
+                await self._stream.send_data(b"\0" + len(data).to_bytes(4, "big") + data)
+        except TimeoutError:
+            raise CallError(Status.UNAVAILABLE, _UNREAD) from None
+
+    async def end(self, status: Status, said: str = "") -> None:
+        """Say how it ended."""
+        ended = [("grpc-status", str(status.value)), ("grpc-message", encode_grpc_message(said)), *self.told]
+        await self._stream.send_headers([*([] if self._begun else _headers()), *ended], end_stream=True)
+        if self._stream.closable:  # its client has more to say
+            self._stream.reset_nowait()
+        self._begin()
+
+    def _begin(self) -> None:
+        self._begun = True
+        self._begins()
+
+
+def _headers() -> list[tuple[str, str]]:
+    return [(":status", "200"), ("content-type", "application/grpc")]
+
+
+def decoded(kind: type[Any], data: bytes) -> Any:
+    """Return a message that came. :raises CallError: it is broken, which is its client's fault."""
     try:
         return kind.FromString(data)
     except DecodeError:
-        await context.abort(
-            grpc.StatusCode.INVALID_ARGUMENT, f"the message is not a {kind.__name__} of {NAME}"
-        )
-
-
-def headers_of(context: Context) -> RawHeaders:
-    """Return a call's metadata as HTTP has its headers."""
-    return [
-        (name.encode(), value if isinstance(value, bytes) else value.encode())
-        for name, value in context.invocation_metadata() or ()
-    ]
+        said = f"the message is not a {kind.__name__} of {NAME}"
+        raise CallError(Status.INVALID_ARGUMENT, said) from None
 
 
 def call_of(name: str, version: str, verb: str) -> ModelPath:
@@ -72,18 +173,8 @@ def reading(request: Any, *, as_bytes: bool) -> Read:
     return read
 
 
-@contextmanager
-def forgetting() -> Iterator[None]:
-    """Keep nothing of a call that fails: gRPC holds the error that ends it, and with it all frames that it passed."""
-    try:
-        yield
-    except BaseException as error:
-        clear_frames(error.__traceback__)
-        raise
-
-
-async def check(answer: HttpAnswer, context: Context) -> None:
-    """End the call where the answer is an error: with the same words as HTTP's."""
+def check(answer: HttpAnswer) -> None:
+    """End the call where the answer is an error: with the same words as HTTP's. :raises CallError: it is one."""
     if answer.status != 200:
         said = orjson.loads(answer.body)["error"]
-        await context.abort(status_of(answer.status), said, trailers_of(answer))
+        raise CallError(status_of(answer.status), said, told_of(answer.headers))

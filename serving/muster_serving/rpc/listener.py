@@ -8,60 +8,42 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import secrets
 import socket
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
 from typing import Any
 
-import grpc
 import orjson
+from grpclib.const import Status
+from h2.exceptions import ProtocolError
 
-from muster_serving.body import MAX_BODY_BYTES
-from muster_serving.connection import HEAD_SECONDS, IDLE_SECONDS
+from muster_serving.errors import RequestError
 from muster_serving.front import BIG_BODY_BYTES, Front
 from muster_serving.rpc import generated as messages
-from muster_serving.rpc.calls import NAME, Context, call_of, check, decoded, forgetting, headers_of, reading
-from muster_serving.rpc.gate import Gate
-from muster_serving.rpc.messages import metadata_of, response_of, trailers_of
+from muster_serving.rpc.calls import NAME, Call, CallError, call_of, check, decoded, reading
+from muster_serving.rpc.connections import Connections
+from muster_serving.rpc.messages import metadata_of, response_of, status_of, told_of
 from muster_serving.rpc.streams import Streams
 
-STREAMS = 100  # requests of one client at once; the next ones wait at the client
 _ABRUPT_SECONDS = 1.0
-_DEAD_SECONDS = 20.0  # a client that takes no ping for so long is gone
-
 _OPEN = ("ServerLive", "ServerReady", "ModelReady")  # to all, also where tokens are needed, as over HTTP
 _UNAVAILABLE = 503
 _LONG_AT_ONCE = 2  # long messages that are answered at once: parsed, each is there three times
 
-_OPTIONS = (
-    ("grpc.max_receive_message_length", MAX_BODY_BYTES),
-    ("grpc.max_send_message_length", -1),
-    ("grpc.compression_enabled_algorithms_bitset", 1),  # none: a message of 14 KiB may be one of 15 MiB
-    ("grpc.max_concurrent_streams", STREAMS),
-    ("grpc.max_connection_idle_ms", int(IDLE_SECONDS * 1000)),
-    ("grpc.keepalive_time_ms", int(IDLE_SECONDS * 1000)),
-    ("grpc.keepalive_timeout_ms", int(_DEAD_SECONDS * 1000)),
-    ("grpc.server_handshake_timeout_ms", int(HEAD_SECONDS * 1000)),
-    ("grpc.max_metadata_size", 16 << 10),
-)
+logger = logging.getLogger("muster.serving")
 
 
 class _Service:
     """The calls of one listener; those that change what is loaded, and all that are not the protocol's, are unimplemented.
 
-    Each is one of a stream to gRPC, which waits for the message of any other before it calls: so who may not ask is refused by
-    the metadata alone, and what it sends is not kept.
+    Who may not ask is refused by the metadata alone, and what it sends is not read.
     """
 
     def __init__(self, front: Front, streams: Streams) -> None:
         self._front = front
         self._streams = streams
         self._long = asyncio.Semaphore(_LONG_AT_ONCE)
-
-    def handler(self) -> grpc.GenericRpcHandler:
-        """Return what gRPC calls."""
-        replies = {
+        self._replies: dict[str, Callable[[Any, Call], Awaitable[Any]]] = {
             "ServerLive": self._live,
             "ServerReady": self._ready,
             "ServerMetadata": self._metadata,
@@ -69,66 +51,75 @@ class _Service:
             "ModelMetadata": self._model_metadata,
             "ModelInfer": self._infer,
         }
-        calls = {
-            name: grpc.stream_unary_rpc_method_handler(self._unary(name, reply))
-            for name, reply in replies.items()
-        }
-        calls["ModelStreamInfer"] = grpc.stream_stream_rpc_method_handler(self._stream)
-        return grpc.method_handlers_generic_handler(NAME, calls)
 
-    async def _stream(self, requests: Any, context: Context) -> None:
-        with forgetting():
-            await self._streams.answer(requests, context)
+    async def answer(self, call: Call) -> None:
+        """Answer a call, whatever comes of it."""
+        status, said = Status.OK, ""
+        try:
+            path, seconds = call.read_headers()
+            async with asyncio.timeout(seconds):
+                await self._answer(path.removeprefix(f"/{NAME}/"), call)
+        except CallError as error:
+            status, said, call.told = error.status, str(error), error.told
+        except RequestError as error:
+            status, said = status_of(error.status), str(error)
+        except TimeoutError:
+            status, said = Status.DEADLINE_EXCEEDED, "the client waits no longer"
+        except Exception as error:
+            if isinstance(error, ProtocolError) or call.gone:
+                return
+            logger.exception("a call of gRPC failed")
+            status, said = Status.INTERNAL, f"answering failed: {type(error).__name__}"
+        with contextlib.suppress(ProtocolError):
+            await call.end(status, said)
 
-    def _unary(
-        self, name: str, reply: Callable[[Any, Context], Awaitable[Any]]
-    ) -> Callable[[Any, Context], Awaitable[bytes]]:
-        kind, is_open = getattr(messages, f"{name}Request"), name in _OPEN
+    async def _answer(self, name: str, call: Call) -> None:
+        if name not in _OPEN and (refusal := self._front.refused(call.headers)):
+            check(refusal)
+        if name == "ModelStreamInfer":
+            await self._streams.answer(call)
+        elif reply := self._replies.get(name):
+            await self._reply(getattr(messages, f"{name}Request"), reply, call)
+        else:
+            raise CallError(Status.UNIMPLEMENTED, f"{name!r:.80} is no call of {NAME} that is answered here")
 
-        async def call(_requests: Any, context: Context) -> bytes:
-            with forgetting():
-                return await read_and_reply(context)
-
-        async def read_and_reply(context: Context) -> bytes:
-            if not is_open and (refusal := self._front.refused(headers_of(context))):
-                await check(refusal, context)
-            data = await context.read()
-            if data is grpc.aio.EOF:
-                await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the call has no message")
+    async def _reply(self, kind: type[Any], reply: Callable[[Any, Call], Awaitable[Any]], call: Call) -> None:
+        data = await call.read(self._front.budget)
+        if data is None:
+            raise CallError(Status.INVALID_ARGUMENT, "the call has no message")
+        with self._front.budget.holding() as take:
+            take(len(data))
             async with self._long if len(data) > BIG_BODY_BYTES else nullcontext():
-                held = [await decoded(kind, data, context)]
-                del data  # once its client is told the end, the gate counts it no more
-                found: bytes = (await reply(held.pop(), context)).SerializeToString()
-                return found
+                held = [decoded(kind, data)]
+                del data
+                answer = await reply(held.pop(), call)
+        await call.write(answer)
 
-        return call
-
-    async def _live(self, _request: Any, _context: Context) -> Any:
+    async def _live(self, _request: Any, _call: Call) -> Any:
         return messages.ServerLiveResponse(live=True)
 
-    async def _ready(self, _request: Any, _context: Context) -> Any:
+    async def _ready(self, _request: Any, _call: Call) -> Any:
         return messages.ServerReadyResponse(ready=self._front.page("/v2/health/ready").status == 200)
 
-    async def _metadata(self, _request: Any, _context: Context) -> Any:
+    async def _metadata(self, _request: Any, _call: Call) -> Any:
         return messages.ServerMetadataResponse(**orjson.loads(self._front.page("/v2").body))
 
-    async def _model_ready(self, request: Any, context: Context) -> Any:
+    async def _model_ready(self, request: Any, _call: Call) -> Any:
         answer = await self._front.describe(call_of(request.name, request.version, "/ready"))
         if answer.status != _UNAVAILABLE:
-            await check(answer, context)
+            check(answer)
         return messages.ModelReadyResponse(ready=answer.status == 200)
 
-    async def _model_metadata(self, request: Any, context: Context) -> Any:
+    async def _model_metadata(self, request: Any, _call: Call) -> Any:
         answer = await self._front.describe(call_of(request.name, request.version, ""))
-        await check(answer, context)
+        check(answer)
         return metadata_of(orjson.loads(answer.body))
 
-    async def _infer(self, request: Any, context: Context) -> Any:
-        call = call_of(request.model_name, request.model_version, "/infer")
-        answer = await self._front.predict(call, headers_of(context), reading(request, as_bytes=True))
-        del request
-        await check(answer, context)
-        context.set_trailing_metadata(trailers_of(answer))
+    async def _infer(self, request: Any, call: Call) -> Any:
+        path = call_of(request.model_name, request.model_version, "/infer")
+        answer = await self._front.predict(path, call.headers, reading(request, as_bytes=True))
+        check(answer)
+        call.told = told_of(answer.headers)
         return response_of(answer)
 
 
@@ -139,27 +130,18 @@ class GrpcListener:
     """
 
     def __init__(self, front: Front, public: socket.socket) -> None:
-        logging.getLogger("grpc._cython.cygrpc").addFilter(_is_told)
         self._public = public
-        name = f"muster-grpc-{secrets.token_hex(16)}"
-        self._gate = Gate(f"\0{name}")
-        self._streams = Streams(front, self._gate.taken)
-        service = _Service(front, self._streams)
-        self._server = grpc.aio.server(handlers=[service.handler()], options=_OPTIONS)
-        self._server.add_insecure_port(f"unix-abstract:{name}")
-        self._started: asyncio.Task[None] | None = None
+        self._streams = Streams(front)
+        self._connections = Connections(_Service(front, self._streams).answer)
 
     async def open(self) -> None:
         """Answer users from now on. Idempotent, and possible again after :meth:`drain`."""
-        if self._started is None:
-            self._started = asyncio.ensure_future(self._server.start())
-        await self._started
         self._streams.stay()
-        await self._gate.open(self._public)
+        await self._connections.open(self._public)
 
     def drain(self) -> None:
         """Accept no more users; those that are connected are told to ask elsewhere. Idempotent."""
-        self._gate.drain()
+        self._connections.drain()
         self._streams.leave()
 
     async def stop(self, seconds: float) -> None:
@@ -169,25 +151,15 @@ class GrpcListener:
         """
         self._public.close()
         self.drain()
-        self._gate.send_off()
+        self._connections.send_off()
         ends = [
-            asyncio.ensure_future(self._gate.empty.wait()),
-            asyncio.ensure_future(self._gate.quiet()),
+            asyncio.ensure_future(self._connections.empty.wait()),
+            asyncio.ensure_future(self._connections.quiet()),
         ]
         await asyncio.wait(ends, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         for end in ends:
             end.cancel()
-        await self._server.stop(_ABRUPT_SECONDS)  # what is still under way is ended now
+        self._connections.end()  # what is still under way is ended now
         with contextlib.suppress(TimeoutError):  # what was sent is still on its way to clients
             async with asyncio.timeout(_ABRUPT_SECONDS):
-                await self._gate.empty.wait()
-
-
-def _is_told(record: logging.LogRecord) -> bool:
-    """Whether to log what gRPC says: metadata that is not UTF-8 it would log as it came, and a token with it; and for each
-    client that left before it was refused, twenty lines.
-    """
-    return record.msg not in (
-        "Invalid encoding on %s",
-        "ExecuteBatchError raised in core by servicer method [%s]",
-    )
+                await self._connections.empty.wait()

@@ -10,9 +10,9 @@ import struct
 from collections.abc import Sequence
 from typing import Any
 
-import grpc
 import numpy as np  # noqa: TID253 - the server cannot do without; nothing that Airflow parses imports it
 import orjson
+from grpclib.const import Status
 
 from muster_serving.answer import MODEL, PREDICTION, REVISION, Headers, HttpAnswer
 from muster_serving.binary import encode
@@ -21,6 +21,7 @@ from muster_serving.content import JSON_LENGTH
 from muster_serving.errors import RequestError
 from muster_serving.rpc import generated as messages
 
+Told = tuple[tuple[str, str], ...]
 _CONTENTS = {
     "BOOL": "bool_contents",
     "INT8": "int_contents",
@@ -39,15 +40,15 @@ _FLOATS = {"FP32": np.dtype("<f4"), "FP64": np.dtype("<f8")}
 _LENGTH = struct.Struct("<I")
 _TOLD = (REVISION, MODEL, PREDICTION, b"retry-after")
 _STATUSES = {
-    400: grpc.StatusCode.INVALID_ARGUMENT,
-    401: grpc.StatusCode.UNAUTHENTICATED,
-    403: grpc.StatusCode.PERMISSION_DENIED,
-    404: grpc.StatusCode.NOT_FOUND,
-    413: grpc.StatusCode.RESOURCE_EXHAUSTED,
-    429: grpc.StatusCode.RESOURCE_EXHAUSTED,
-    500: grpc.StatusCode.INTERNAL,
-    503: grpc.StatusCode.UNAVAILABLE,
-    504: grpc.StatusCode.DEADLINE_EXCEEDED,
+    400: Status.INVALID_ARGUMENT,
+    401: Status.UNAUTHENTICATED,
+    403: Status.PERMISSION_DENIED,
+    404: Status.NOT_FOUND,
+    413: Status.RESOURCE_EXHAUSTED,
+    429: Status.RESOURCE_EXHAUSTED,
+    500: Status.INTERNAL,
+    503: Status.UNAVAILABLE,
+    504: Status.DEADLINE_EXCEEDED,
 }
 
 
@@ -151,18 +152,13 @@ def metadata_of(found: dict[str, Any]) -> Any:
     return described(name=found["name"], versions=found["versions"], platform=found["platform"], **sides)
 
 
-def status_of(status: int) -> grpc.StatusCode:
+def status_of(status: int) -> Status:
     """Return gRPC's status for one of HTTP."""
     return _STATUSES.get(status) or _STATUSES[status // 100 * 100]
 
 
-def trailers_of(answer: HttpAnswer) -> tuple[tuple[str, str], ...]:
-    """Return what an answer tells of its version, and when to try again, as metadata after it."""
-    return told_of(answer.headers)
-
-
-def told_of(headers: Headers) -> tuple[tuple[str, str], ...]:
-    """Return what an answer's headers tell of its version, and when to try again."""
+def told_of(headers: Headers) -> Told:
+    """Return what an answer's headers tell of its version, and when to try again, as metadata after it."""
     return tuple(
         (name.decode("ascii"), value.decode("latin-1").encode("ascii", "replace").decode("ascii"))
         for name, value in headers

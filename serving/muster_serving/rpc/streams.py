@@ -11,38 +11,31 @@ error of one request is a message, too, and the stream goes on; who may not ask 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from typing import Any
 
-import grpc
 import orjson
+from grpclib.const import Status
 
 from muster_serving.answer import Headers, HttpAnswer
-from muster_serving.clients import RawHeaders
-from muster_serving.connection import ANSWER_SECONDS
 from muster_serving.events import of_event
 from muster_serving.front import Front
 from muster_serving.routes import STREAM
 from muster_serving.rpc import generated as messages
-from muster_serving.rpc.calls import Context, call_of, check, decoded, headers_of, reading
-from muster_serving.rpc.messages import part_of, told_of
+from muster_serving.rpc.calls import Call, CallError, call_of, check, decoded, reading
+from muster_serving.rpc.messages import Told, part_of, told_of
 
 QUIET_SECONDS = 1.0  # a stream of a server that drains ends when no request came for so long
 LEAVE_SECONDS = 5.0  # and between two answers after so long, whatever comes
 _WANTS_FINAL, _FINAL = "triton_enable_empty_final_response", "triton_final_response"
 _UNAUTHENTICATED = 401
-_PREFIX_BYTES = 5  # of each message, with its length
 
 
 class Streams:
-    """The streams of one socket.
+    """The streams of one socket."""
 
-    :param taken: is told the peer and the bytes of messages that are answered; less than none once their stream is over.
-    """
-
-    def __init__(self, front: Front, taken: Callable[[str, int], None]) -> None:
+    def __init__(self, front: Front) -> None:
         self._front = front
-        self._taken = taken
         self._leaving = asyncio.Event()
         self._until = 0.0
 
@@ -56,58 +49,42 @@ class Streams:
             self._until = asyncio.get_running_loop().time() + LEAVE_SECONDS
             self._leaving.set()
 
-    async def answer(self, _requests: Any, context: Context) -> None:
-        """Answer one stream: the call of gRPC."""
-        headers = headers_of(context)
-        if refusal := self._front.refused(headers):
-            await check(refusal, context)
-        peer, taken = context.peer(), 0
-        try:
-            while length := await self._answer_next(headers, context):
-                taken += length
-                self._taken(peer, length)
-        finally:
-            self._taken(peer, -taken)
+    async def answer(self, call: Call) -> None:
+        """Answer one stream, whose client may ask. :raises CallError: it ends otherwise than by its client."""
+        while (data := await self._next(call)) is not None:
+            with self._front.budget.holding() as take:
+                take(len(data))
+                await self._answer_one(call, data)
+            del data
 
-    async def _answer_next(self, headers: RawHeaders, context: Context) -> int:
-        """Answer the next request, of which nothing is kept; return its bytes on the wire, none where there is no more."""
-        data = await self._next(context)
-        if data is None:
-            return 0
-        request = await decoded(messages.ModelInferRequest, data, context)
-        call = call_of(request.model_name, request.model_version, STREAM)
-        parts = _Parts(request, context)
+    async def _answer_one(self, call: Call, data: bytes) -> None:
+        request = decoded(messages.ModelInferRequest, data)
+        path = call_of(request.model_name, request.model_version, STREAM)
+        parts = _Parts(request, call)
         try:
-            answer = await self._front.predict(call, headers, reading(request, as_bytes=False), parts)
-            if answer.status == _UNAUTHENTICATED:  # the token was ended meanwhile
-                await check(answer, context)
-            await parts.finish(answer)
+            answer = await self._front.predict(path, call.headers, reading(request, as_bytes=False), parts)
         except asyncio.CancelledError:
-            if not parts.unread:
+            if parts.unread is None:
                 raise
-            # it is told so once it reads on: gRPC sends nothing past what waits
-            await context.abort(
-                grpc.StatusCode.UNAVAILABLE, f"nothing of an answer was read for {ANSWER_SECONDS:g} s"
-            )
-        return _PREFIX_BYTES + len(data)
+            raise parts.unread from None  # it is told so once it reads on
+        if answer.status == _UNAUTHENTICATED:  # the token was ended meanwhile
+            check(answer)
+        await parts.finish(answer)
 
-    async def _next(self, context: Context) -> bytes | None:
+    async def _next(self, call: Call) -> bytes | None:
         """Return the next request, as it came; None where the client has no more."""
         if not self._over():
-            message = asyncio.ensure_future(context.read())
+            message = asyncio.ensure_future(call.read(self._front.budget))
             leaving = asyncio.ensure_future(self._leaving.wait())
             try:
                 await asyncio.wait({message, leaving}, return_when=asyncio.FIRST_COMPLETED)
                 await asyncio.wait({message}, timeout=QUIET_SECONDS)
                 if message.done():
-                    found = message.result()
-                    return None if found is grpc.aio.EOF else found
+                    return message.result()
             finally:
                 leaving.cancel()
                 message.cancel()
-        return await context.abort(
-            grpc.StatusCode.UNAVAILABLE, "this model server ends: ask on a new stream what has no answer"
-        )
+        raise CallError(Status.UNAVAILABLE, "this model server ends: ask on a new stream what has no answer")
 
     def _over(self) -> bool:
         return self._leaving.is_set() and asyncio.get_running_loop().time() >= self._until
@@ -116,18 +93,18 @@ class Streams:
 class _Parts:
     """Sends the events of one answer as messages: an :class:`~muster_serving.events.Outlet`.
 
-    :ivar unread: whether the client read nothing for so long that it counts as one that left, as over HTTP.
+    :ivar unread: how the call ends where the client read nothing for so long that it counts as one that left, as over HTTP.
     """
 
-    def __init__(self, request: Any, context: Context) -> None:
-        self._context = context
+    def __init__(self, request: Any, call: Call) -> None:
+        self._call = call
         self._raw = bool(request.raw_input_contents)
         self._final = _WANTS_FINAL in request.parameters and request.parameters[_WANTS_FINAL].bool_param
         self._last = messages.ModelInferResponse(model_name=request.model_name, id=request.id)
-        self._told: tuple[tuple[str, str], ...] = ()
+        self._told: Told = ()
         self._rest = bytearray()
         self._failed = False
-        self.unread = False
+        self.unread: CallError | None = None
 
     async def begin(self, headers: Headers) -> None:
         self._told = told_of(headers)
@@ -141,7 +118,7 @@ class _Parts:
             await self._send(document)
 
     async def while_there(self, sending: Coroutine[Any, Any, HttpAnswer]) -> HttpAnswer:
-        """Return what `sending` returns: where the client leaves, or the server ends, gRPC cancels this task."""
+        """Return what `sending` returns: where the client leaves, or the server ends, this task is cancelled."""
         return await sending
 
     async def finish(self, answer: HttpAnswer) -> None:
@@ -174,8 +151,7 @@ class _Parts:
 
     async def _write(self, **fields: Any) -> None:
         try:
-            async with asyncio.timeout(ANSWER_SECONDS):
-                await self._context.write(messages.ModelStreamInferResponse(**fields).SerializeToString())
-        except TimeoutError:
-            self.unread = True
+            await self._call.write(messages.ModelStreamInferResponse(**fields))
+        except CallError as error:
+            self.unread = error
             raise asyncio.CancelledError from None  # so that all of the request ends, as where a client leaves

@@ -9,7 +9,7 @@ import pytest
 from muster.core.masking import Masking
 from muster.core.replica import Report
 from muster.core.verdict import Cause, ExitCode, Verdict
-from muster.core.wire import loads
+from muster.core.wire import dumps, loads
 from muster.worker import pod
 
 NOTHING = Masking([])
@@ -24,18 +24,18 @@ def failure(message: str, *traceback: str) -> Report:
 
 def test_a_report_comes_back_as_it_was() -> None:
     report = failure("KeyError: 'day'", "Traceback (most recent call last):", "KeyError: 'day'")
-    assert loads(Report, pod.termination_message(report, NOTHING)) == report
+    assert loads(Report, dumps(pod.told(report, NOTHING))) == report
 
 
 def test_results_are_left_to_the_store() -> None:
     report = Report(exit_code=ExitCode.SEALED, metrics={"loss": 0.5}, modules=("train.py",))
-    said = loads(Report, pod.termination_message(report, NOTHING))
+    said = loads(Report, dumps(pod.told(report, NOTHING)))
     assert said == Report(exit_code=ExitCode.SEALED)
 
 
 def test_of_a_long_traceback_the_end_is_kept() -> None:
     lines = tuple(f"line {number} {'é' * 380}" for number in range(15))
-    text = pod.termination_message(failure("ValueError: é", *lines), NOTHING)
+    text = dumps(pod.told(failure("ValueError: é", *lines), NOTHING))
     assert len(text.encode()) <= pod.TERMINATION_BYTES
     kept = loads(Report, text).traceback
     assert kept == lines[-len(kept) :]
@@ -44,13 +44,13 @@ def test_of_a_long_traceback_the_end_is_kept() -> None:
 
 def test_the_longest_verdict_fits() -> None:
     said = Verdict(cause=Cause.USER_ERROR, message="\U0001f642" * 500, advice="\U0001f642" * 500)
-    text = pod.termination_message(Report(exit_code=ExitCode.USER_ERROR, verdict=said), NOTHING)
+    text = dumps(pod.told(Report(exit_code=ExitCode.USER_ERROR, verdict=said), NOTHING))
     assert len(text.encode()) <= pod.TERMINATION_BYTES
 
 
 def test_no_secret_is_in_it() -> None:
     report = failure("no rows for sesame-4f1c", "open('sesame-4f1c')")
-    assert "sesame" not in pod.termination_message(report, Masking(["sesame-4f1c"]))
+    assert "sesame" not in dumps(pod.told(report, Masking(["sesame-4f1c"])))
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,10 @@ TensorFlow's task types (chief, worker, ps, evaluator) is of that type; ranks of
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
-from muster.core.replica import LOOPBACK, Replica
+from muster.core.replica import Replica
+from muster.worker.launchers import torchrun
 
 TASKS = frozenset({"chief", "worker", "ps", "evaluator"})
 WORKER = "worker"
@@ -30,10 +31,4 @@ def environment(replica: Replica, local_rank: int, _base: Mapping[str, str]) -> 
     return {"TF_CONFIG": json.dumps({"cluster": cluster, "task": task}, separators=(",", ":"))}
 
 
-def meet(replica: Replica, _environments: Sequence[dict[str, str]]) -> list[int]:
-    """Wait until the name of rank 0's replica resolves: gRPC caches a failed lookup for a while."""
-    if replica.master_address != LOOPBACK:
-        from muster.worker.rendezvous import await_name  # not on one machine: it loads socket
-
-        await_name(replica.master_address)
-    return []
+meet = torchrun.meet  # gRPC caches a failed lookup for a while
