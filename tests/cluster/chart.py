@@ -168,7 +168,7 @@ def place(of: Layout, folder: Path, *, release: str, namespace: str) -> Iterator
     claim = of.claim / namespace
     claim.mkdir(mode=0o700)
     os.chown(claim, images.USER, images.USER)
-    kubectl.apply(of, [_volume(namespace, claim=f"{release}-store")])
+    kubectl.apply(of, [volume(namespace, namespace=namespace, claim=f"{release}-store")])
     try:
         yield
     finally:
@@ -235,17 +235,18 @@ def _clear(of: Layout, folder: Path, release: str, namespace: str) -> None:
     shutil.rmtree(of.claim / namespace, ignore_errors=True)
 
 
-def _volume(name: str, *, claim: str) -> dict[str, Any]:
+def volume(name: str, *, namespace: str, claim: str, folder: str = "") -> dict[str, Any]:
+    """Return a volume that waits for a claim. :param folder: of the shared file system; the namespace's own if not given."""
     return {
         "apiVersion": "v1",
         "kind": "PersistentVolume",
         "metadata": {"name": name},
         "spec": {
             "capacity": {"storage": "1Ti"},
-            "accessModes": ["ReadWriteMany"],
+            "accessModes": ["ReadWriteMany", "ReadWriteOnce"],
             "persistentVolumeReclaimPolicy": "Retain",
             "storageClassName": "shared",
-            "hostPath": {"path": str(CLAIM / name), "type": "Directory"},
-            "claimRef": {"namespace": name, "name": claim},
+            "hostPath": {"path": str(CLAIM / (folder or namespace)), "type": "Directory"},
+            "claimRef": {"namespace": namespace, "name": claim},
         },
     }

@@ -46,6 +46,7 @@ _TESTS = (
     "test_flights.py",
     "test_releases.py",
     "test_installing.py",
+    "test_backup.py",
     "test_seldon.py",
     "test_streams.py",
     "test_kinds.py",

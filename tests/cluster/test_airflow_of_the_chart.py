@@ -13,7 +13,7 @@ import pytest
 from tests.cluster import chart, images, kubectl
 from tests.cluster.chart import NAME, Release
 from tests.cluster.inside import layout
-from tests.cluster.layout import CLAIM, Layout
+from tests.cluster.layout import Layout
 from tests.cluster.runtime import SOURCE
 from tests.waiting import eventually, until
 
@@ -22,6 +22,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.nightly]
 SECONDS = 600
 DAG = "two_stages"
 DATABASE = f"{NAME}-airflow-database"
+SECRET = f"muster-{NAME}-airflow"
 THREE = {
     "airflow.enabled": "true",
     "airflow.database.small.enabled": "true",
@@ -38,14 +39,17 @@ _NAMESPACE = f"--namespace={NAME}"
 class Airflow:
     """It, asked over its REST API as its first user."""
 
-    def __init__(self, installed: Release) -> None:
-        self.installed = installed
-        self.url = f"{installed.address('airflow-api-server')}:8080"
+    def __init__(
+        self, of: Layout, *, release: str = NAME, namespace: str = NAME, secret: str = SECRET
+    ) -> None:
+        self._of, self._place, self._secret = of, f"--namespace={namespace}", secret
+        service = kubectl.get(of, "service", f"{release}-airflow-api-server", self._place)
+        self.url = f"http://{service['spec']['clusterIP']}:8080"
         self._client = httpx.Client(base_url=self.url, timeout=60, trust_env=False)
 
     def log_in(self) -> None:
         """With the password that the chart made."""
-        secret = kubectl.get(self.installed.layout, "secret", f"muster-{NAME}-airflow", _NAMESPACE)["data"]
+        secret = kubectl.get(self._of, "secret", self._secret, self._place)["data"]
         asked = {"username": "admin", "password": base64.b64decode(secret["password"]).decode()}
         answer = self._client.post("/auth/token", json=asked)
         assert answer.status_code == 201, answer.text
@@ -109,7 +113,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Releas
 
 @pytest.fixture(scope="module")
 def airflow(installed: tuple[Release, float]) -> Airflow:
-    made = Airflow(installed[0])
+    made = Airflow(installed[0].layout)
     made.log_in()
     return made
 
@@ -157,9 +161,9 @@ def test_no_job_mounts_the_claim_of_the_database(installed: tuple[Release, float
 
 def test_an_upgrade_keeps_keys_and_password(installed: tuple[Release, float], airflow: Airflow) -> None:
     of = installed[0].layout
-    before = kubectl.get(of, "secret", f"muster-{NAME}-airflow", _NAMESPACE)["data"]
+    before = kubectl.get(of, "secret", SECRET, _NAMESPACE)["data"]
     installed[0].install(*VALUES, "--set=airflow.dags.refreshSeconds=20", command="upgrade", airflow=SITE)
-    assert kubectl.get(of, "secret", f"muster-{NAME}-airflow", _NAMESPACE)["data"] == before
+    assert kubectl.get(of, "secret", SECRET, _NAMESPACE)["data"] == before
     airflow.log_in()
     assert airflow.ask("GET", f"dags/{DAG}/dagRuns")["total_entries"] > 0
 
@@ -171,7 +175,7 @@ def test_an_uninstall_keeps_its_data_and_nothing_that_runs(installed: tuple[Rele
     kept = kubectl.run(
         release.layout, "get", "secrets,persistentvolumeclaims", _NAMESPACE, "--output=name"
     ).split()
-    assert f"secret/muster-{NAME}-airflow" in kept
+    assert f"secret/{SECRET}" in kept
     assert f"persistentvolumeclaim/{DATABASE}" in kept
     words = ("get", "pods,deployments.apps,services,cronjobs.batch", _NAMESPACE, "--output=name")
     kubectl.until("nothing of it runs", lambda: kubectl.run(release.layout, *words) == "", seconds=120)
@@ -204,16 +208,4 @@ def _volume(of: Layout) -> dict[str, Any]:
     folder = of.claim / NAME / "database"
     folder.mkdir(mode=0o700)
     os.chown(folder, images.USER, images.USER)
-    return {
-        "apiVersion": "v1",
-        "kind": "PersistentVolume",
-        "metadata": {"name": DATABASE},
-        "spec": {
-            "capacity": {"storage": "8Gi"},
-            "accessModes": ["ReadWriteOnce"],
-            "persistentVolumeReclaimPolicy": "Retain",
-            "storageClassName": "shared",
-            "hostPath": {"path": str(CLAIM / NAME / "database"), "type": "Directory"},
-            "claimRef": {"namespace": NAME, "name": DATABASE},
-        },
-    }
+    return chart.volume(DATABASE, namespace=NAME, claim=DATABASE, folder=f"{NAME}/database")

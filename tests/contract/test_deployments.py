@@ -22,6 +22,7 @@ from tests.serving.load import Load
 from tests.waiting import GUARD_SECONDS, eventually, promptly
 
 from muster.backends.local.serving.platform import local_deployments
+from muster.backends.releases.book import SavedDeployments
 from muster.backends.releases.decision import Ending, Outcome
 from muster.backends.releases.deployments import Deployments
 from muster.backends.releases.driver import ReleaseDriver, begin
@@ -40,6 +41,7 @@ from muster.core.errors import Behind, Conflict, DeploymentError, NotFound, Spec
 from muster.core.origin import Origin
 from muster.core.settings import Settings
 from muster.core.shipped import shipped
+from muster.core.wire import dumps, loads
 from muster.images.folders import put_image
 from muster.volumes.folder import FolderStore
 
@@ -634,6 +636,44 @@ class DeploymentsContract(Lines):
 
         eventually(back)
         assert eventually(lambda: self.answers(deployments, name)) == serving
+
+    def test_one_that_was_written_down_is_made_again(
+        self, deployments: Any, spec: Any, store: Any, name: str
+    ) -> None:
+        self.serve(deployments, spec(2))
+        served = self.serve(deployments, spec(3)).champion
+        text = dumps(SavedDeployments(deployments=(deployments.saved(name),)))
+        (saved,) = loads(SavedDeployments, text).deployments
+        with pytest.raises(Conflict, match="is there, and is left as it is"):
+            deployments.make_again(saved)
+
+        deployments.retire(name)
+        deployments.make_again(saved)
+
+        def repaired() -> bool:
+            deployments.repair(name)
+            return bool(deployments.deployment(name).ready)
+
+        eventually(repaired)
+        again = deployments.deployment(name)
+        assert [(one.name, one.percent) for one in again.revisions] == [("r2", 100), ("r1", 0)]
+        eventually(lambda: self.answers(deployments, name) == "r2")
+        assert self.infer(deployments, name, 2)[1] == 6
+        assert store.resolve(served.model.address)[0].pins == (f"deployment/{name}",)
+        assert self.serve(deployments, spec(4)).champion.name == "r3"
+
+    def test_one_whose_version_is_not_there_is_not_made_again(
+        self, deployments: Any, spec: Any, name: str
+    ) -> None:
+        self.serve(deployments, spec(2))
+        saved = deployments.saved(name)
+        deployments.retire(name)
+        (entry,) = saved.book.live
+        other = replace(entry.spec.model, address="volume://nothing/here@1")
+        book = replace(saved.book, live=(replace(entry, spec=replace(entry.spec, model=other)),))
+        with pytest.raises(NotFound, match="nothing/here"):
+            deployments.make_again(replace(saved, book=book))
+        assert name not in deployments.names()
 
     def test_retire_takes_it_away(self, deployments: Any, spec: Any, store: Any, name: str) -> None:
         first, second = spec(2), spec(3)

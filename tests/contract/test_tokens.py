@@ -57,6 +57,18 @@ class TokensContract(Lines):
         }
         assert first not in repr(found)
 
+    def test_those_of_a_deployment_that_was_written_down_count_again(
+        self, deployments: Any, spec: Any, name: str
+    ) -> None:
+        self.serve(deployments, spec(2))
+        token = deployments.make_token(name, "shop")
+        saved = deployments.saved(name)
+        assert not saved.tokens.key
+        deployments.retire(name)
+        deployments.make_again(saved)
+        (found,) = deployments.tokens(name).tokens
+        assert (found.client, found.digest) == ("shop", digest_of(token))
+
     def test_there_is_a_most_of_clients_and_a_digest_is_one(
         self, deployments: Any, spec: Any, name: str
     ) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -262,15 +263,7 @@ def repair(
     if name is not None:
         _repair(deployments, name)
         return
-    failed = False
-    for each in deployments.names():
-        try:
-            _repair(deployments, each)
-        except (MusterError, OSError) as error:  # the others are brought back all the same
-            complain(f"{each}: {error}")
-            failed = True
-    if failed:
-        raise typer.Exit(1)
+    _each(deployments.names(), lambda name: _repair(deployments, name))
 
 
 def _repair(deployments: Deployments, name: str) -> None:
@@ -282,6 +275,60 @@ def _repair(deployments: Deployments, name: str) -> None:
         done = True
     shares = ", ".join(f"{each} {percent} %" for each, percent in deployments.deployment(name).shares.items())
     note(f"{name}: {'' if done else 'nothing to repair; '}it serves {shares or 'nothing'}")
+
+
+@app.command("export", epilog=example("muster deployments export > deployments.json"))
+def export() -> None:
+    """Write all deployments as one document: their revisions, shares and clients.
+
+    `muster deployments import` makes them again. A client's token is in it as its digest, so it lets nobody in.
+    """
+    from muster.backends.releases.book import SavedDeployments
+    from muster.core.wire import dumps
+
+    deployments = open_deployments()
+    say(dumps(SavedDeployments(deployments=tuple(map(deployments.saved, deployments.names())))))
+
+
+@app.command("import", epilog=example("muster deployments import deployments.json"))
+def import_saved(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="What `muster deployments export` wrote.")],
+) -> None:
+    """Make deployments again, as they were written down.
+
+    The store must have their versions: restore it first. A deployment that is there is left as it is. The command waits until
+    all revisions with traffic answer, for at most three minutes each.
+    """
+    from muster.backends.releases.book import SavedDeployments
+    from muster.core.wire import loads
+
+    try:
+        saved = loads(SavedDeployments, file.read_bytes()).deployments
+    except (OSError, SpecError) as error:
+        raise SpecError(
+            f"{file} is not what `muster deployments export` writes, whole: {error}. Nothing was made"
+        ) from error
+    deployments = open_deployments()
+
+    def make(name: str) -> None:
+        deployments.make_again(named[name])
+        _repair(deployments, name)
+
+    named = {each.book.name: each for each in saved}
+    _each(named, make)
+
+
+def _each(names: Iterable[str], act: Callable[[str], None]) -> None:
+    """Act on each deployment, also after one with which that fails. The exit code is 1 then."""
+    failed = False
+    for name in names:
+        try:
+            act(name)
+        except (MusterError, OSError) as error:
+            complain(f"{name}: {error}")
+            failed = True
+    if failed:
+        raise typer.Exit(1)
 
 
 @app.command(

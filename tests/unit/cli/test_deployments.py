@@ -17,13 +17,15 @@ from tests.unit.backends.releases.world import NAME, Lines, World
 
 from muster.airflow.embedded.home import EmbeddedHome
 from muster.backends.local.serving.folder import DeploymentFolder
+from muster.backends.releases.book import Book, BookEntry, SavedDeployment, SavedDeployments
 from muster.backends.releases.figures import DeploymentSample, if_known, seen_with
 from muster.backends.releases.manual import promote, roll_back
 from muster.core.data import Pinned
-from muster.core.deployment import Counts, DeploymentStatus, Revision, RevisionState
+from muster.core.deployment import Counts, DeploymentSpec, DeploymentStatus, Revision, RevisionState
 from muster.core.errors import NotFound, Unreachable
 from muster.core.origin import Origin
 from muster.core.settings import Settings
+from muster.core.wire import dumps, loads
 from muster.volumes.folder import FolderStore
 
 Run = Callable[..., Any]
@@ -368,6 +370,47 @@ def test_what_is_paused_is_named(muster: Run, home: Path, words: list[str], told
     refused = muster("deployments", "keep", *words)
     assert refused.code == 1
     assert told in " ".join(refused.err.split())
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", "not JSON"),
+        (dumps(SavedDeployments())[:-5], "not JSON"),
+        (dumps(Book(name="flights")), "expected a SavedDeployments, found 'Book'"),
+        (None, "No such file"),
+    ],
+)
+def test_what_is_no_export_is_refused_and_makes_nothing(
+    muster: Run, home: Path, text: str | None, told: str
+) -> None:
+    if text is not None:
+        (home.parent / "saved.json").write_text(text)
+    refused = muster("deployments", "import", "saved.json")
+    assert (refused.code, refused.error) == (1, None)
+    said = " ".join(refused.err.split())
+    assert said.startswith("muster: saved.json is not what `muster deployments export` writes")
+    assert told in said
+    assert not (home / "deployments").exists()
+
+
+def test_one_deployment_that_cannot_be_made_again_keeps_no_other_from_it(muster: Run, home: Path) -> None:
+    (home / "store").mkdir(parents=True)
+    model = Pinned(address="volume://flights/model@1", digest="b3:" + "1" * 64)
+    spec = DeploymentSpec(name="lost", model=model, image="serve", image_digest="b3:" + "2" * 64)
+    live = (BookEntry(name="r1", spec=spec, since=1.0),)
+    books = Book(name="lost", made=1, live=live, shares={"r1": 100}), Book(name="empty", made=4)
+    saved = SavedDeployments(deployments=tuple(SavedDeployment(book=each) for each in books))
+    (home.parent / "saved.json").write_text(dumps(saved))
+    done = muster("deployments", "import", "saved.json")
+    assert done.code == 1
+    assert re.findall(r"^muster: lost: (.*)", done.err, re.MULTILINE)
+    assert "flights/model" in done.err
+    assert "empty: " in done.err
+    names = [
+        each.book.name for each in loads(SavedDeployments, muster("deployments", "export").out).deployments
+    ]
+    assert names == ["empty"]
 
 
 def test_a_pause_that_ends_while_it_is_read_is_none(home: Path) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
+from muster.backends.releases.tokens import Tokens
 from muster.core.deployment import DeploymentSpec, Release, Revision, RevisionState
 from muster.core.errors import Conflict, Corrupt, DeploymentError, NotFound, SpecError
 from muster.core.origin import Origin
@@ -81,6 +82,24 @@ class Book:
 
 
 B = TypeVar("B", bound=Book)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SavedDeployment:
+    """One deployment as it is written down to be made again, here or at another place.
+
+    :param tokens: those of its clients, as their digests; nobody can ask with these.
+    """
+
+    book: Book
+    tokens: Tokens = field(default_factory=Tokens)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SavedDeployments:
+    """All deployments of a place: the document of ``muster deployments export``."""
+
+    deployments: tuple[SavedDeployment, ...] = ()
 
 
 def begin(

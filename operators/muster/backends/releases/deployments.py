@@ -9,12 +9,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 from muster.backends.releases.book import (
     Book,
     BookEntry,
+    SavedDeployment,
     begin,
     behind,
     live_models,
@@ -239,6 +240,38 @@ class Deployments:
                 return tuple(done)
             self._sleep(_PAUSE_SECONDS)
         raise _busy(name)
+
+    def saved(self, name: str) -> SavedDeployment:
+        """Return a deployment as :meth:`make_again` takes it. :raises NotFound: no such deployment."""
+        found = self._load(name)
+        book = Book(**{each.name: getattr(found, each.name) for each in fields(Book) if each.name != "token"})
+        tokens = Tokens() if self.limits.no_tokens else replace(self.platform.tokens(name), key="")
+        return SavedDeployment(book=book, tokens=tokens)
+
+    def make_again(self, saved: SavedDeployment) -> None:
+        """Make a deployment that does not exist as it was saved; :meth:`repair` brings up what it lacks.
+
+        :raises Conflict: there is one of that name. :raises NotFound: the store lacks a version, or an image's lock.
+        :raises SpecError: a revision can never run here.
+        """
+        name, live = saved.book.name, saved.book.live
+        if self._find(name) is not None:
+            raise Conflict(f"deployment {name} is there, and is left as it is")
+        models = [self._check(entry.spec) for entry in live]
+        blank = self.platform.blank(name)
+        same = {each.name: getattr(saved.book, each.name) for each in fields(Book) if each.name != "token"}
+        book = replace(blank, **{**same, "made": max(blank.made, saved.book.made)})
+        for entry, model in zip(live, models, strict=True):
+            self.platform.admit(book, entry)
+            self._store().pin(model.address, reason=pin_reason(name))
+        written = self.platform.save(book)
+        for entry in live:
+            self.platform.bring_up(written, entry)
+        if saved.tokens.tokens:
+            writes = saved.tokens.writes + 1
+            self.platform.change_tokens(
+                name, lambda now: replace(now, tokens=saved.tokens.tokens, writes=max(now.writes, writes))
+            )
 
     def pause(self, name: str, why: str) -> None:
         """Have what others edit left as it is, for a reason; an empty one ends that. :raises NotFound: no such deployment."""

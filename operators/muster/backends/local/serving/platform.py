@@ -308,7 +308,8 @@ class LocalPlatform:
                 opened.callback(os.close, handle)
                 state = state.down([one.name for one in state.live], reason="it is being brought up")
             bound = None
-            if handle is not None and not state.shares:  # nothing ever served on its port: another will do
+            # Nothing ever served on its port: another will do.
+            if handle is not None and not (state.shares and state.port):
                 taken = self._taken(state)
                 bound = door.bind(self._settings.home, before=state.port, taken=taken, host=state.host)
                 opened.enter_context(bound)
