@@ -61,7 +61,7 @@ def create_app(
     starts = GangStarts(store, committer)
     served = Served(
         store=store,
-        keys=tuple(keys),
+        keys=keys,
         journals=journals,
         hearing=hearing,
         committer=committer,

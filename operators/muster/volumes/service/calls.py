@@ -8,7 +8,7 @@ from __future__ import annotations
 import io
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -84,7 +84,7 @@ class Served:
     """
 
     store: FolderStore
-    keys: tuple[bytes, ...]
+    keys: Sequence[bytes]
     journals: Journals
     hearing: Hearing
     committer: Committer

@@ -6,8 +6,10 @@ import io
 import logging
 import os
 import ssl
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from email.utils import parsedate_to_datetime
 from functools import partial
 from typing import BinaryIO, TypeVar
 
@@ -25,6 +27,7 @@ _SLOW_SECONDS = 3600.0
 
 _AWAY = frozenset({408, 502, 503, 504})
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.05, 0.5
+FAR_SECONDS = 60.0  # what two clocks may differ by before it is told
 SAID_AFTER_SECONDS = 1.0  # a service that is replaced is away as long
 
 _LOG = logging.getLogger(__name__)
@@ -41,17 +44,25 @@ class Connection:
 
     :param token: the token, or what returns it for each request: it may be renewed meanwhile.
     :param patience_seconds: how long the service may be away before a call fails.
+    :param clock: seconds since the epoch.
+    :ivar ahead_seconds: how far this machine's clock is ahead of the service's, as its last answer said; 0 where none did.
     """
 
     def __init__(
-        self, url: str, *, token: str | Callable[[], str], patience_seconds: float = PATIENCE_SECONDS
+        self,
+        url: str,
+        *,
+        token: str | Callable[[], str],
+        patience_seconds: float = PATIENCE_SECONDS,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         if not url.startswith(("http://", "https://")):
             raise SpecError(
                 f"store service {url!r:.120}: expected its address, such as http://muster-store:8470"
             )
         self.url = url.rstrip("/")
-        self._patience = patience_seconds
+        self._patience, self._clock = patience_seconds, clock
+        self.ahead_seconds = 0.0
         trusted = _trusted(self.url)
         self._http = self._client(token, trusted, small=True)
         self._uploads = self._client(token, trusted, small=False)
@@ -176,6 +187,7 @@ class Connection:
         )
         response = http.send(request, stream=True)
         try:
+            self._compare_clocks(response.headers.get("date", ""))
             if response.status_code in _AWAY:
                 raise _Away(f"HTTP {response.status_code}")
             if response.is_error or response.is_redirect:
@@ -183,6 +195,25 @@ class Connection:
             yield response
         finally:
             response.close()
+
+    def _compare_clocks(self, theirs: str) -> None:
+        """Warn where this machine's clock and the service's are far apart, once for each time that they are. :param theirs: RFC 9110's."""
+        try:
+            ahead = self._clock() - parsedate_to_datetime(theirs).timestamp()
+        except ValueError:  # it does not say
+            return
+        before, self.ahead_seconds = self.ahead_seconds, ahead
+        if abs(ahead) > FAR_SECONDS >= abs(before):
+            _LOG.warning("%s: %s", self.url, apart(ahead))
+
+
+def apart(ahead: float) -> str:
+    """Say that two clocks are far apart. :param ahead: seconds by which this machine's is ahead."""
+    way = "ahead of" if ahead > 0 else "behind"
+    return (
+        f"this machine's clock is {abs(ahead):.0f} s {way} the store service's: timeouts, ages and times of jobs are wrong by "
+        "as much. Have both set by NTP (`timedatectl` says whether one is)"
+    )
 
 
 def _authorized(token: str | Callable[[], str], request: httpx.Request) -> httpx.Request:

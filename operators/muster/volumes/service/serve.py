@@ -30,7 +30,7 @@ from muster.volumes.folder import FolderStore
 from muster.volumes.service.app import create_app
 from muster.volumes.service.clients import ClientConnection, ClientConnections, most_connections
 from muster.volumes.service.standby import announce, end_when_replaced, stand_by, still_served
-from muster.volumes.service.tokens import TokenKind, operator_token, read_keys
+from muster.volumes.service.tokens import KeyFile, TokenKind, operator_token
 
 LOCK = "service.lock"
 DAY_SECONDS = 86_400.0
@@ -45,7 +45,7 @@ def main(arguments: Sequence[str]) -> int:
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
     end_at_sigterm()
     try:
-        keys = read_keys(asked.key)
+        keys = KeyFile(asked.key)
         if asked.print_token is not None:
             seconds = asked.print_token * DAY_SECONDS
             sys.stdout.write(

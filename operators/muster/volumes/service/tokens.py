@@ -22,15 +22,19 @@ import base64
 import hashlib
 import hmac
 import json
+import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from muster.core import wire
 from muster.core.errors import SpecError, StoreError
+
+_LOG = logging.getLogger(__name__)
 
 _KEY_LENGTH = 32
 _TOKEN_LENGTH = 1024
@@ -79,6 +83,45 @@ def read_keys(path: Path) -> tuple[bytes, ...]:
     return keys
 
 
+class KeyFile(Sequence[bytes]):
+    """The keys in a file as it is now: it is read again once it was changed, so that keys change without a stop.
+
+    A file that holds no keys now is told once, and those of before count on.
+
+    :raises SpecError: it holds none at first.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._seen = path, _state(path)
+        self._keys = read_keys(path)
+
+    def __len__(self) -> int:
+        return len(self._now())
+
+    def __getitem__(self, at: Any) -> Any:
+        return self._now()[at]
+
+    def _now(self) -> tuple[bytes, ...]:
+        seen = _state(self._path)
+        if seen != self._seen:
+            self._seen = seen
+            try:
+                self._keys = read_keys(self._path)
+                _LOG.info("key file %s was changed: tokens of %d keys count", self._path, len(self._keys))
+            except SpecError as error:
+                _LOG.warning("%s. The keys of before count on", error)
+        return self._keys
+
+
+def _state(path: Path) -> tuple[int, ...]:
+    """What differs once a file was written or replaced; empty where it cannot be seen."""
+    try:
+        found = path.stat()
+    except OSError:
+        return ()
+    return (found.st_ino, found.st_mtime_ns, found.st_size)
+
+
 def operator_token(
     keys: Sequence[bytes], *, lifetime_seconds: float, kind: TokenKind = TokenKind.OPERATOR
 ) -> str:
@@ -107,8 +150,13 @@ def verify(keys: Sequence[bytes], text: str) -> Token:
     """
     token = _said(tuple(keys), text)
     if token.expires <= time.time():
-        ended = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(token.expires))
-        raise TokenRefused(f"the token expired at {ended}: ask the store service's operator for a new one")
+        ended, now = (
+            time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(each)) for each in (token.expires, time.time())
+        )
+        raise TokenRefused(
+            f"the token expired at {ended} UTC, by the clock of the store service, which says {now} UTC: ask its operator for a "
+            "new one"
+        )
     return token
 
 

@@ -4,10 +4,12 @@ import json
 import re
 import socket
 import threading
+import time
 from contextlib import closing, contextmanager, suppress
 
 import pytest
 from tests.unit.volumes.service.gang import make_spec
+from tests.unit.volumes.service.process import Service
 from tests.waiting import GUARD_SECONDS
 
 from muster.core import errors
@@ -260,3 +262,44 @@ def test_a_version_that_is_not_there_is_no_call_that_is_not_there(tmp_path):
         pytest.raises(NotFound, match="no such version"),
     ):
         store.records(["a/b@2"])
+
+
+@pytest.mark.parametrize(("shift", "way"), [(300, "ahead of"), (-300, "behind")])
+def test_a_clock_that_is_far_off_is_told_once(tmp_path, caplog, shift, way):
+    """Nothing of the store's is decided by a client's clock, so all calls do."""
+    with Service(tmp_path) as service:
+        shifted = Connection(service.url, token=service.token(), clock=lambda: time.time() + shift)
+        with closing(shifted) as connection:
+            for _ in range(3):
+                assert connection.request("GET", "/v1/volumes").status_code == 200
+            assert abs(connection.ahead_seconds - shift) < 60
+    (told,) = caplog.messages
+    assert f"this machine's clock is {abs(shift):d} s {way} the store service's" in re.sub(
+        r"(29|30)\d s", "300 s", told
+    )
+    assert "timedatectl" in told
+
+
+def test_clocks_that_agree_and_an_answer_without_a_time_are_not_told(tmp_path, caplog):
+    with Service(tmp_path) as service, closing(Connection(service.url, token=service.token())) as connection:
+        connection.request("GET", "/v1/volumes")
+        assert abs(connection.ahead_seconds) < 60
+    with serving(answer(200, NAMES)) as (url, _), closing(Connection(url, token="t")) as connection:
+        connection.request("GET", "/v1/volumes")
+        assert connection.ahead_seconds == 0
+    assert caplog.messages == []
+
+
+@pytest.mark.parametrize("shift", [300, -300])
+def test_a_token_that_was_made_by_a_clock_minutes_off_counts(shift):
+    """Airflow's pods make theirs for six hours, people for days; a job's is made and read by one service."""
+    six_hours = tokens.Token(kind=tokens.TokenKind.OPERATOR, expires=time.time() + shift + 6 * 3600)
+    assert tokens.verify((b"k" * 32,), tokens.sign((b"k" * 32,), six_hours)) == six_hours
+
+
+def test_a_token_that_has_expired_by_a_clock_that_is_ahead_says_both_times():
+    late = tokens.Token(kind=tokens.TokenKind.OPERATOR, expires=time.time() - 300)
+    with pytest.raises(
+        tokens.TokenRefused, match=r"expired at 20\S+ \S+ UTC, by the clock .* says 20\S+ \S+ UTC"
+    ):
+        tokens.verify((b"k" * 32,), tokens.sign((b"k" * 32,), late))

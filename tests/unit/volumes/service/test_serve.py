@@ -11,6 +11,7 @@ from tests.ports import free_port
 from tests.unit.volumes.service.process import KEY, Service, until
 from tests.waiting import GUARD_SECONDS
 
+from muster.core.errors import StoreError
 from muster.volumes.service import tokens
 from muster.volumes.service.client import ServiceStore
 from muster.volumes.service.serve import LOCK
@@ -189,3 +190,21 @@ def test_a_service_that_begins_again_at_its_address_serves(tmp_path, key, free_p
         with advertised(tmp_path, key, free_ports[0]) as first:
             assert "serving" in first.stderr.readline()
             first.kill()
+
+
+def test_keys_are_changed_while_it_serves(tmp_path):
+    old, new = KEY, "n" * 32
+    with Service(tmp_path) as service:
+        before = service.client()
+        after = service.client(token=tokens.operator_token((new.encode(),), lifetime_seconds=60))
+        service.key.write_text(f"{old}\n{new}\n")
+        assert after.volumes() == before.volumes() == []
+        service.key.write_text("")  # cut off while it is written
+        assert after.volumes() == before.volumes() == []
+        replaced = tmp_path / "replaced"
+        replaced.write_text(f"{new}\n")
+        replaced.rename(service.key)  # as a kubelet replaces a Secret
+        assert after.volumes() == []
+        with pytest.raises(StoreError, match="not one of this store service"):
+            before.volumes()
+        assert service.process.is_alive()

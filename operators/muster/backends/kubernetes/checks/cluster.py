@@ -23,6 +23,7 @@ from muster.core.check import Check, bad, ok, warn
 from muster.core.errors import BackendError, Forbidden, MusterError, SpecError
 from muster.core.job import NORMAL
 from muster.core.room import Room
+from muster.volumes.service.connection import FAR_SECONDS, apart
 from muster.volumes.service.tokens import expiry
 
 if TYPE_CHECKING:
@@ -81,6 +82,13 @@ def _store_checks(site: _Site) -> Iterator[Check]:
     if check.state == "ok":
         yield _tried("room", lambda: room_check(site.store.room(), site.written.site.claim))
         yield _tried("jobs", lambda: _jobs(site.store))
+        ahead = site.store.connection.ahead_seconds
+        if abs(ahead) > FAR_SECONDS:
+            yield warn(
+                "clock",
+                apart(ahead),
+                "the times that muster shows and counts with are not those of the cluster",
+            )
     yield _token(site.written.token)
 
 
