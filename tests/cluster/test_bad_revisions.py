@@ -304,7 +304,10 @@ def test_without_kserves_controller_what_serves_serves_and_rolls_back(
     try:
         with line.users() as load:
             platform = ClusterPlatform(
-                line.served.client.patient(1.0), site=line.served.site, store=lambda: line.served.store
+                line.served.client.patient(1.0),
+                site=line.served.site,
+                store=lambda: line.served.store,
+                open_spool=lambda _deployment: None,
             )
             quick = Deployments(platform, lambda: line.served.store)
             with pytest.raises(Unreachable, match="webhook"):

@@ -45,7 +45,9 @@ class TestKeeping(OnHosts):
         threads = []
         for _ in range(2):
             client = Client(connection(served.of, "muster-keeper"), patience_seconds=5)
-            platform = ClusterPlatform(client, site=site, store=lambda: served.store)
+            platform = ClusterPlatform(
+                client, site=site, store=lambda: served.store, open_spool=lambda _deployment: None
+            )
             keeping = Keeping(Deployments(platform, lambda: served.store))
             threads.append(threading.Thread(target=keep, args=(keeping, over), daemon=True))
             threads[-1].start()

@@ -195,11 +195,9 @@ class DeployOperator(ReleasingOperator):
             if is_known(self.server) and self.server not in (None, *limits.servers):
                 known = ", ".join(limits.servers)
                 raise SpecError(f"{self.server!r:.60} does not run here; known are: {known}")
-        asked = {"log": self.request_log is not None, "tokens": self.tokens, "grpc": self.grpc}
-        for what, why in limits.lacking.items():
-            with self.refusing(what):
-                if asked[what]:
-                    raise SpecError(why)
+        with self.refusing("grpc"):
+            if self.grpc and limits.no_grpc:
+                raise SpecError(limits.no_grpc)
         from muster.backends.releases.driver import check_steps as check_plan
 
         with self.refusing("steps"):

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from pathlib import Path
 
@@ -23,10 +23,10 @@ from muster.backends.jobs.runner import Look
 from muster.backends.kubernetes.api.client import Client
 from muster.backends.kubernetes.api.kinds import Document
 from muster.backends.kubernetes.cluster.discovery import QUICK_SECONDS, Survey
-from muster.backends.kubernetes.cluster.facts import Flavor, condition, holds
+from muster.backends.kubernetes.cluster.facts import Cluster, condition, holds
 from muster.backends.kubernetes.labels import JOB as JOB_LABEL
 from muster.backends.kubernetes.lifecycle.ending import JobEnding, RestartNotes
-from muster.backends.kubernetes.lifecycle.resizing import Resizing, as_made
+from muster.backends.kubernetes.lifecycle.resizing import GangWatch, Resizing, as_made
 from muster.backends.kubernetes.lifecycle.submitting import Submitter
 from muster.backends.kubernetes.manifests.pods import OWN_SECONDS
 from muster.backends.kubernetes.site import ClusterSite
@@ -54,48 +54,55 @@ UNSEALED = Verdict(
 )
 _UNSEALED_SECONDS = 60.0
 
-_MOST_SPECS = MOST_STATUSES = 4096
+_MOST_SPECS = MOST_JOBS = 4096
 # Verdicts also depend on how long something has been so; none is in more of a hurry than a hub that looks
 # every few seconds.
 KEPT_SECONDS = 4.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class CacheKey:
-    """All that the status of a job rests on, but for the time. :param recorded: its status in the ledger."""
+class JudgedStatus:
+    """A job's status at a look, and all that it rests on, but for the time. :param recorded: its status in the ledger."""
 
     seen: JobObjects
     recorded: JobStatus
     place: QueuePlace | None
+    found: JobStatus
+    at: float
 
-    def equals(self, other: CacheKey) -> bool:
-        """Whether both are the same: what is seen in a mirror is one object until it changes."""
-        return self.seen is other.seen and self.place == other.place and self.recorded == other.recorded
+    def stands(self, seen: JobObjects, recorded: JobStatus, place: QueuePlace | None, *, now: float) -> bool:
+        """Whether a look would find the same now: what is seen in a mirror is one object until it changes."""
+        same = self.seen is seen and self.place == place and self.recorded == recorded
+        return same and 0.0 <= now - self.at < KEPT_SECONDS
 
 
-class StatusCache:
-    """The status of each job at its last look, for as long as a new look would find the same.
+@dataclass
+class JobMemory:
+    """What is remembered of one job between looks."""
 
-    Safe to share between threads. Of very many jobs the oldest are forgotten.
-    """
+    restarts: RestartNotes
+    gang: GangWatch = field(default_factory=GangWatch)
+    judged: JudgedStatus | None = None
+    tally: Tally | None = None
+    idleness: Idleness | None = None
 
-    def __init__(self) -> None:
+
+class JobMemories:
+    """What is remembered of each job. Safe to share between threads. Of very many jobs the oldest are forgotten."""
+
+    def __init__(self, store: ServiceStore) -> None:
+        self._store = store
         self._lock = threading.Lock()
-        self._kept: dict[str, tuple[float, CacheKey, JobStatus]] = {}
+        self._kept: dict[str, JobMemory] = {}
 
-    def recall(self, job_id: str, key: CacheKey, *, now: float) -> JobStatus | None:
-        """Return the status of a job if it was kept a moment ago under the same key."""
-        since, before, found = self._kept.get(job_id, (0.0, key, None))
-        return found if 0.0 <= now - since < KEPT_SECONDS and before.equals(key) else None
-
-    def keep(self, job_id: str, key: CacheKey, found: JobStatus, *, now: float) -> JobStatus:
-        """Remember the status of a job, and return it."""
+    def of(self, job_id: str) -> JobMemory:
+        """Return what is remembered of a job."""
         with self._lock:
-            self._kept.pop(job_id, None)
-            self._kept[job_id] = now, key, found
-            while len(self._kept) > MOST_STATUSES:
+            found = self._kept.pop(job_id, None) or JobMemory(RestartNotes(self._store))
+            self._kept[job_id] = found
+            while len(self._kept) > MOST_JOBS:
                 self._kept.pop(next(iter(self._kept)))
-        return found
+            return found
 
     def forget(self, job_id: str) -> None:
         """Know nothing more of a job, which has ended."""
@@ -138,11 +145,8 @@ class KubernetesRunner:
             size=lambda job, job_id: self._resizing.size(job, job_id),
         )
         self._resizing = Resizing(self._client, site=site, store=store, submitter=self._submitter)
-        self._restart_notes = RestartNotes(store)
-        self._statuses = StatusCache()
+        self._memories = JobMemories(store)
         self._reckoned: tuple[Sequence[Document], Mapping[str, QueuePlace]] = (), {}
-        self._tallies: dict[str, Tally] = {}
-        self._idleness: dict[str, Idleness] = {}
         self._spec = lru_cache(_MOST_SPECS)(store.ledger.spec)
 
     def check(self, job: JobSpec) -> tuple[str, ...]:
@@ -222,11 +226,7 @@ class KubernetesRunner:
         """Add to what is recorded of a job what the cluster shows of it, if it shows anything."""
         job_id = status.job_id
         if status.state.ended:
-            self._restart_notes.forget(job_id)
-            self._statuses.forget(job_id)
-            self._resizing.forget(job_id)
-            self._tallies.pop(job_id, None)
-            self._idleness.pop(job_id, None)
+            self._memories.forget(job_id)
             return status
         try:
             return self._looked(self._spec(job_id), status, places)
@@ -244,20 +244,29 @@ class KubernetesRunner:
         seen = self._sight.seen(job, status.job_id)
         if seen.root is None:
             return self._rootless(job, status)
+        memory = self._memories.of(status.job_id)
         if job.elastic:
             observed = observe(seen, as_made(job, seen.root))
-            self._resizing.look(job, status.job_id, seen.root, observed)
+            self._resizing.look(job, status.job_id, seen.root, observed, memory.gang)
             job = as_made(job, seen.root)
-        self._note_tally(job, status.job_id, seen)
-        key, now = CacheKey(seen=seen, recorded=status, place=_place(seen, places)), time.time()
-        found = self._statuses.recall(status.job_id, key, now=now)
-        return found or self._judge(job, status, key, now)
+        self._note_tally(job, status.job_id, seen, memory)
+        place, now, judged = _place(seen, places), time.time(), memory.judged
+        if judged is not None and judged.stands(seen, status, place, now=now):
+            return judged.found
+        cluster = self._cluster(seen)
+        observed = observe(seen, job, place=place, flavors=None if cluster is None else cluster.flavors)
+        if self._verdict(job, status, seen, observed) is not None:
+            return self._end(job, status.job_id)
+        memory.restarts.tell(job, status.job_id, seen)
+        found = merged(status, observed)
+        memory.judged = JudgedStatus(seen=seen, recorded=status, place=place, found=found, at=now)
+        return found
 
-    def _note_tally(self, job: JobSpec, job_id: str, seen: JobObjects) -> None:
+    def _note_tally(self, job: JobSpec, job_id: str, seen: JobObjects, memory: JobMemory) -> None:
         """Note when the gang holds its resources, once for each change; whose token only reads leaves that to others."""
         now = tallied(Tally(), seen, job)
         try:
-            before = self._tallies.get(job_id) or self._store.ledger.tally(job_id)
+            before = memory.tally or self._store.ledger.tally(job_id)
             now = tallied(before, seen, job)
             if now != before:
                 self._store.ledger.note_tally(job_id, now)
@@ -265,19 +274,11 @@ class KubernetesRunner:
             return  # the next look notes it
         except StoreError as error:  # of such a token, or of a service of an earlier release
             log.info("when job %s holds its resources is not noted: %s", job_id, error)
-        self._tallies[job_id] = now
+        memory.tally = now
 
-    def _judge(self, job: JobSpec, status: JobStatus, key: CacheKey, now: float) -> JobStatus:
-        observed = observe(key.seen, job, place=key.place, flavors=self._flavors(key.seen))
-        if self._verdict(job, status, key.seen, observed) is not None:
-            return self._end(job, status.job_id)
-        self._restart_notes.tell(job, status.job_id, key.seen)
-        return self._statuses.keep(status.job_id, key, merged(status, observed), now=now)
-
-    def _flavors(self, seen: JobObjects) -> Mapping[str, Flavor] | None:
-        """Return the cluster's flavors where a job waits for one; None where they are not known."""
-        cluster = self._survey.last() if _waits(seen) else None  # one look a minute, however many wait
-        return None if cluster is None else cluster.flavors
+    def _cluster(self, seen: JobObjects) -> Cluster | None:
+        """Return what the cluster has where a job waits for it, by one look a minute, however many wait."""
+        return self._survey.last() if _waits(seen) else None
 
     def _end(self, job: JobSpec, job_id: str) -> JobStatus:
         """End a job that has come to its end, if that is what the API server says too."""
@@ -296,8 +297,12 @@ class KubernetesRunner:
         self, job: JobSpec, status: JobStatus, seen: JobObjects, observed: ObservedJob
     ) -> Verdict | None:
         """Say why a job has ended or has to; None where it goes on."""
-        now, started = time.time(), status.started or observed.started
-        cluster = self._survey.last() if _waits(seen) else None  # one look a minute, however many wait
+        now, started, memory = (
+            time.time(),
+            status.started or observed.started,
+            self._memories.of(status.job_id),
+        )
+        cluster = self._cluster(seen)
         return (
             verdict(seen, job, now=now, started=started, restarts=status.restarts, cluster=cluster)
             or overdue(
@@ -308,12 +313,14 @@ class KubernetesRunner:
                 now=now,
                 workload=seen.workload,
             )
-            or self._restart_notes.spins(job, status.job_id, seen, now=now)
-            or self._idle(job, status.job_id, observed, now)
+            or memory.restarts.spins(job, seen, now=now)
+            or self._idle(job, status.job_id, observed, now, memory)
             or self._unsealed(status.job_id, seen, now)
         )
 
-    def _idle(self, job: JobSpec, job_id: str, observed: ObservedJob, now: float) -> Verdict | None:
+    def _idle(
+        self, job: JobSpec, job_id: str, observed: ObservedJob, now: float, memory: JobMemory
+    ) -> Verdict | None:
         """Look whether a gang that runs does nothing; its log is warned once of each time, however many of us see it."""
         if not job.idle_seconds or observed.state is not JobState.RUNNING:
             return None
@@ -325,10 +332,9 @@ class KubernetesRunner:
             except StoreError as error:  # a token that only reads, or a full claim: no reason to see nothing
                 log.warning("not in the log of job %s: %s (%s)", job_id, line, error)
 
-        look = self._idleness.setdefault(job_id, Idleness(job.idle_seconds)).look
-        return look(
-            partial(self._store.ledger.series, job_id), replicas=observed.replicas, now=now, warn=warn
-        )
+        memory.idleness = memory.idleness or Idleness(job.idle_seconds)
+        series = partial(self._store.ledger.series, job_id)
+        return memory.idleness.look(series, replicas=observed.replicas, now=now, warn=warn)
 
     def _unsealed(self, job_id: str, seen: JobObjects, now: float) -> Verdict | None:
         """Look for the seals of a job whose pods have all ended well: it is committed, unless some are missing."""

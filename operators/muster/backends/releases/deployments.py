@@ -279,19 +279,16 @@ class Deployments:
         self.platform.pause(name, why)
 
     def tokens(self, name: str) -> Tokens:
-        """Return the tokens of a deployment's clients.
-
-        :raises NotFound: no such deployment; :raises SpecError: there are no tokens here.
-        """
-        self._check_tokens(name)
+        """Return the tokens of a deployment's clients. :raises NotFound: no such deployment."""
+        self._load(name)
         return self.platform.tokens(name)
 
     def make_token(self, name: str, client: str) -> str:
         """Make a token for a client and return it; it cannot be shown again, for its digest alone is kept.
 
-        :raises NotFound: no such deployment; :raises SpecError: the client has one, or there are no tokens here.
+        :raises NotFound: no such deployment; :raises SpecError: the client has one.
         """
-        self._check_tokens(name)
+        self._load(name)
         token = new_token()
         self.platform.change_tokens(name, lambda now: made(now, client, token, now=self._now()))
         return token
@@ -299,15 +296,10 @@ class Deployments:
     def end_token(self, name: str, client: str) -> None:
         """End a client's token: two seconds later no server takes it.
 
-        :raises NotFound: no such deployment, or the client has none; :raises SpecError: there are no tokens here.
+        :raises NotFound: no such deployment, or the client has none.
         """
-        self._check_tokens(name)
-        self.platform.change_tokens(name, lambda now: ended(now, client, now=self._now()))
-
-    def _check_tokens(self, name: str) -> None:
         self._load(name)
-        if self.limits.no_tokens:
-            raise SpecError(f"tokens: {self.limits.no_tokens}")
+        self.platform.change_tokens(name, lambda now: ended(now, client, now=self._now()))
 
     def retire(self, name: str) -> None:
         """Take a deployment away with all its revisions, and return when nothing of it runs.
@@ -319,10 +311,9 @@ class Deployments:
 
     def _check(self, spec: DeploymentSpec) -> Version:
         """Refuse what can never be served here; return the model's version."""
-        limits, asked = self.limits, {"log": spec.log, "tokens": spec.tokens, "grpc": spec.grpc}
-        for what, why in limits.lacking.items():
-            if asked[what]:
-                raise SpecError(f"{what}: {why}")
+        limits = self.limits
+        if spec.grpc and limits.no_grpc:
+            raise SpecError(f"grpc: {limits.no_grpc}")
         if spec.server not in limits.servers:
             raise SpecError(f"server {spec.server!r}: {limits.place} there is {', '.join(limits.servers)}")
         (version,) = self._store().resolve(spec.model.address)

@@ -27,8 +27,6 @@ class Limits:
     :param only_whole: why traffic can only be moved as a whole; empty where it can be shared.
     :param history: how many revisions that are over it remembers.
     :param shared: whether others than muster write there.
-    :param no_log: why requests cannot be kept; empty where they can.
-    :param no_tokens: why clients cannot have tokens; empty where they can.
     :param no_grpc: why gRPC cannot be answered; empty where it can.
     """
 
@@ -37,15 +35,7 @@ class Limits:
     only_whole: str = ""
     history: int = 20
     shared: bool = False
-    no_log: str = ""
-    no_tokens: str = ""
     no_grpc: str = ""
-
-    @property
-    def lacking(self) -> dict[str, str]:
-        """What of a deployment's own wishes cannot be had here, and why."""
-        found = {"log": self.no_log, "tokens": self.no_tokens, "grpc": self.no_grpc}
-        return {what: why for what, why in found.items() if why}
 
 
 @dataclass(frozen=True, kw_only=True)

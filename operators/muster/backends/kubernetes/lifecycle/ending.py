@@ -110,14 +110,12 @@ class JobEnding:
 
 
 class RestartNotes:
-    """Tells each restart once, however many of us see it, and sees restarts that lead nowhere."""
+    """Tells each restart of one job once, however many of us see it, and sees restarts that lead nowhere."""
 
     def __init__(self, store: ServiceStore) -> None:
         self._store = store
-        self._told: dict[str, set[str]] = {}  # by job, what each restart is called
-        self._began: dict[
-            str, tuple[float, int]
-        ] = {}  # since when not all replicas began, and the free restarts by then
+        self._told = set[str]()  # what each restart is called
+        self._began: tuple[float, int] | None = None  # since when not all did, and the free restarts by then
 
     def tell(self, job: JobSpec, job_id: str, seen: JobObjects) -> None:
         """Tell of the restarts that this one has not told of yet, once it sees what failed.
@@ -126,9 +124,9 @@ class RestartNotes:
         """
         if seen.root is None:
             return
-        uid, told = seen.root["metadata"]["uid"], self._told.get(job_id, ())
+        uid = seen.root["metadata"]["uid"]
         names = {number: f"restart-{uid}-{number}" for number in range(1, seen.restarts + 1)}
-        untold = {number: name for number, name in names.items() if name not in told}
+        untold = {number: name for number, name in names.items() if name not in self._told}
         pods = seen.read_pods if untold else ()
         for number, name in untold.items():
             found = _fault(job, [pod for pod in pods if pod.restart == number - 1])
@@ -139,14 +137,9 @@ class RestartNotes:
                 except StoreError as error:  # a full claim, or a token that only reads
                     log.info("not in the log of job %s: that it starts again (%s)", job_id, error)
                     return  # what runs does not fail for want of a line: the next look tells it, or another's
-                self._told.setdefault(job_id, set()).add(name)
+                self._told.add(name)
 
-    def forget(self, job_id: str) -> None:
-        """Know nothing more of a job, which has ended."""
-        self._told.pop(job_id, None)
-        self._began.pop(job_id, None)
-
-    def spins(self, job: JobSpec, job_id: str, seen: JobObjects, *, now: float) -> Verdict | None:
+    def spins(self, job: JobSpec, seen: JobObjects, *, now: float) -> Verdict | None:
         """Return the verdict on a gang that the cluster starts again and again, and that never begins whole.
 
         None of that counts as a restart, so nothing else would end it: its next try has new objects, and Kueue places it
@@ -155,9 +148,9 @@ class RestartNotes:
         free = seen.free_restarts
         began = sum(pod.main.started_at is not None for pod in seen.replicas())
         if began >= job.replicas:
-            self._began.pop(job_id, None)
+            self._began = None
             return None
-        since, before = self._began.setdefault(job_id, (now, free))
+        since, before = self._began = self._began or (now, free)
         if free - before < SPINS or now - since < SPIN_SECONDS:
             return None
         last = _fault(job, seen.read_pods)

@@ -57,7 +57,7 @@ class _Wanted:
 
 
 @dataclass
-class _GangWatch:
+class GangWatch:
     """What is remembered of one gang. Times are seconds of the clock."""
 
     next: float = 0.0
@@ -107,22 +107,19 @@ class Resizing:
         self._capacity = ClusterCapacity(client, site)
         self._store = store
         self._submitter = submitter
-        self._watches: dict[str, _GangWatch] = {}
         self._looking = threading.Lock()
         self._read: tuple[float, ClusterDocuments] | None = None
         self._let_in: dict[str, tuple[str, float]] = {}
 
-    def forget(self, job_id: str) -> None:
-        """Know nothing more of a job, which has ended."""
-        self._watches.pop(job_id, None)
-
-    def look(self, job: JobSpec, job_id: str, root: Document, observed: ObservedJob) -> None:
+    def look(
+        self, job: JobSpec, job_id: str, root: Document, observed: ObservedJob, watch: GangWatch
+    ) -> None:
         """Have a gang shrink or grow where that is due, a step at each look.
 
         :param job: as its author asked for it.
         :param observed: how it is, with the replicas that it has.
         """
-        watch, now = self._watches.setdefault(job_id, _GangWatch()), time.monotonic()
+        now = time.monotonic()
         if now < watch.next or not self._looking.acquire(blocking=False):
             return
         try:
@@ -137,7 +134,7 @@ class Resizing:
             self._looking.release()
 
     def _look(
-        self, job: JobSpec, job_id: str, root: Document, observed: ObservedJob, watch: _GangWatch
+        self, job: JobSpec, job_id: str, root: Document, observed: ObservedJob, watch: GangWatch
     ) -> None:
         if root["metadata"].get("deletionTimestamp"):
             watch.wanted = None
@@ -148,7 +145,7 @@ class Resizing:
         if watch.wanted is not None:
             self._make(job, job_id, watch, watch.wanted)
 
-    def _wanted(self, job: JobSpec, job_id: str, observed: ObservedJob, watch: _GangWatch) -> _Wanted | None:
+    def _wanted(self, job: JobSpec, job_id: str, observed: ObservedJob, watch: GangWatch) -> _Wanted | None:
         now, replicas = time.monotonic(), observed.replicas
         queued = observed.state is JobState.QUEUED
         if queued or (observed.state is JobState.PREPARING and len(observed.nodes) < replicas):
@@ -201,7 +198,7 @@ class Resizing:
         except Forbidden:  # then the first look at what waits for room tells more
             return None
 
-    def _make(self, job: JobSpec, job_id: str, watch: _GangWatch, wanted: _Wanted) -> None:
+    def _make(self, job: JobSpec, job_id: str, watch: GangWatch, wanted: _Wanted) -> None:
         """Have the ranks stop, and then the gang begin with other replicas."""
         attempt, taken = self._store.attempt(job_id)
         if taken and not self._store.stop(job_id, attempt=attempt) and time.monotonic() < wanted.until:

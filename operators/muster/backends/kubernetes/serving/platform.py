@@ -42,7 +42,7 @@ class ClusterPlatform:
     Counts of a revision only grow as long as the same object is asked for them.
 
     :param store: opens the store that the versions are in; called when it is needed.
-    :param open_spool: makes the folder on the claim where a deployment's pods keep requests, or refuses it; None: they keep none.
+    :param open_spool: makes the folder on the claim where a deployment's pods keep requests, or refuses it.
     :param now: seconds since the epoch.
     """
 
@@ -52,7 +52,7 @@ class ClusterPlatform:
         *,
         site: ClusterSite,
         store: Callable[[], LocalStore],
-        open_spool: Callable[[str], None] | None = None,
+        open_spool: Callable[[str], None],
         now: Callable[[], float] = time.time,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -91,7 +91,6 @@ class ClusterPlatform:
             only_whole="" if self._site.gateway else only_whole,
             history=HISTORY,
             shared=True,
-            no_log="" if self._open_spool else "there is no store service that takes requests: leave log out",
             no_grpc="" if self._site.separate_hosts or not self._site.gateway else no_host,
         )
 
@@ -142,7 +141,7 @@ class ClusterPlatform:
         for digest in spec.image_digests:
             self._store().code(digest)  # without its lock its image cannot have been built
         self._revisions.rehearse(entry)
-        if spec.log and self._open_spool:
+        if spec.log:
             self._open_spool(spec.name)  # an empty folder is left where the release ends here
 
     def save(self, book: Route, *, in_force: bool = False) -> Route:

@@ -382,9 +382,9 @@ def spinning(free: int, *, counted: int = 0, began: bool = False) -> JobObjects:
 def test_a_gang_that_the_cluster_starts_again_and_again_without_a_rank_comes_to_its_end() -> None:
     """None of these restarts counts, so that ten within seconds use up none."""
     job, told = recorded("rank-lost").job, notes(Lines())
-    assert told.spins(job, "j", spinning(1), now=100.0) is None
-    assert told.spins(job, "j", spinning(11), now=120.0) is None  # within seconds: it may come right
-    found = told.spins(job, "j", spinning(12), now=161.0)
+    assert told.spins(job, spinning(1), now=100.0) is None
+    assert told.spins(job, spinning(11), now=120.0) is None  # within seconds: it may come right
+    found = told.spins(job, spinning(12), now=161.0)
     assert found is not None
     assert found.cause is Cause.NODE_LOST
     assert found.message.startswith(
@@ -397,7 +397,7 @@ def test_a_gang_of_which_a_part_never_begins_comes_to_its_end_too() -> None:
     job, told = recorded("rank-lost").job, notes(Lines())
     for number in range(11):
         begun = spinning(number, began=True)
-        found = told.spins(job, "j", replace(begun, pods=begun.pods[:1]), now=number * 10.0)
+        found = told.spins(job, replace(begun, pods=begun.pods[:1]), now=number * 10.0)
     assert found is not None
     assert "1 of 2 replicas began" in found.message
 
@@ -406,7 +406,8 @@ def test_starts_between_which_ranks_began_are_no_spinning() -> None:
     """A big gang loses many nodes in many hours."""
     job, told = recorded("rank-lost").job, notes(Lines())
     for number in range(1, 40):
-        assert told.spins(job, "j", spinning(number), now=number * 1000.0) is None
-        assert told.spins(job, "j", spinning(number, began=True), now=number * 1000.0 + 5) is None
-    assert told.spins(job, "k", spinning(0, counted=40), now=0.0) is None
-    assert told.spins(job, "k", spinning(0, counted=80), now=9999.0) is None  # max_restarts ends that
+        assert told.spins(job, spinning(number), now=number * 1000.0) is None
+        assert told.spins(job, spinning(number, began=True), now=number * 1000.0 + 5) is None
+    other = notes(Lines())
+    assert other.spins(job, spinning(0, counted=40), now=0.0) is None
+    assert other.spins(job, spinning(0, counted=80), now=9999.0) is None  # max_restarts ends that

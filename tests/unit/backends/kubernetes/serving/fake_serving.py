@@ -275,7 +275,7 @@ class World:
     versions: list[Pinned] = field(default_factory=list)
     now: float = 1_800_000_000.0
     slept: list[float] = field(default_factory=list)
-    open_spool: Callable[[str], None] | None = None
+    open_spool: Callable[[str], None] = lambda _deployment: None
 
     @property
     def platform(self) -> ServingPlatform:
