@@ -17,7 +17,7 @@ from tests.airflow.deferred import DIES, Run, Waiting
 from tests.airflow.searching import HILLS, STEPS as SEARCHED, Searching
 from tests.waiting import until
 
-from muster.core.cancelling import with_run
+from muster.core.cancelling import WITH_RUN
 from muster.core.status import JobState
 from muster.core.verdict import Cause
 from muster.volumes.folder import FolderStore
@@ -237,7 +237,7 @@ def test_a_job_that_takes_longer_than_its_task_or_its_run_may_is_ended_and_all_s
     assert until(lambda: short.state(job_id) is JobState.FAILED), short.state(job_id)
     assert until(lambda: not short.processes(job_id))
     assert site.task("short", short.run_id, "slow")["state"] == "skipped"
-    assert short.store.ledger.status(job_id).verdict == with_run()
+    assert short.store.ledger.status(job_id).verdict == WITH_RUN
 
 
 def test_a_run_that_is_deleted_ends_its_jobs(site: Waiting) -> None:

@@ -24,7 +24,7 @@ from muster.backends.base import Backend
 from muster.backends.local.places import Places
 from muster.backends.local.processes import Process, children, ranks
 from muster.cli.warm.place import waiting
-from muster.core.cancelling import overtaken
+from muster.core.cancelling import OVERTAKEN
 from muster.core.errors import MusterError, SpecError
 from muster.core.status import JobState
 from muster.core.wire import loads
@@ -276,7 +276,7 @@ def test_after_a_kill_of_everything_a_resume_goes_on(
     assert first_epochs(seen)[-1] == "4"
     assert (result.stages[0].job_id != job) is edited
     if edited:
-        assert backend.status(job).verdict == overtaken()
+        assert backend.status(job).verdict == OVERTAKEN
     assert any("now the first epoch" in line for line in seen.text) is edited
 
 

@@ -135,7 +135,7 @@ class TestClusterDeployments(OnTheCluster, DeploymentsContract):
         place = trial.TrialPlace(site=site, keys="muster-store", account=REAPER)
         asking = Client(connection(served.of), patience_seconds=10)
         assert trial.refusal(asking, trial.server(place)) == ""
-        tried = {each.what: each.document for each in trial.attempts_of(trial.server(place), place)}
+        tried = dict(trial.attempts_of(trial.server(place), place))
         found = {what: trial.refusal(asking, document) for what, document in tried.items()}
         assert {what for what, said in found.items() if trial.POLICY not in said} == set()
         assert "a InferenceService with a storage URI" in found

@@ -123,7 +123,7 @@ def test_no_account_reaches_the_store_or_another_account_through_what_it_makes(a
     asking = client(account)
     assert trial.refusal(asking, POD_OF_A_JOB) == ""
     tried = [*trial.attempts(PLACE), *trial.attempts_of(POD_OF_A_JOB, PLACE)]
-    found = {each.what: trial.refusal(asking, each.document) for each in tried}
+    found = {what: trial.refusal(asking, document) for what, document in tried}
     print("\n".join(f"{what}: {said}" for what, said in found.items()))
     assert {what for what, said in found.items() if trial.POLICY not in said} == set()
     assert len(found) > 40

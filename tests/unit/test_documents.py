@@ -66,7 +66,7 @@ BY_HAND = {
     "backends.kubernetes.api.watching": "Kubernetes'",
     "backends.kubernetes.collecting": "a process of the same release's, in the model server's image",
     "backends.kubernetes.manifests.bootstrap": "its own arguments, and an error's text",
-    "backends.kubernetes.serving.made": "image and command of each container",
+    "backends.kubernetes.serving.kinds": "image and command of each container",
     "backends.kubernetes.serving.route": "shares by revision",
     "backends.kubernetes.state.faults": "whether a line is JSON",
     "backends.releases.inference": "a model server's",

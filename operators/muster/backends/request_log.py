@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from muster.core.errors import BackendError, MusterError, NotFound, StoreError
 from muster.core.interpreters import python_command
@@ -54,6 +54,15 @@ class Decoder(Protocol):
         """Return what it prints, read as JSON. :raises BackendError: it failed; the message says why."""
 
 
+class _Hour(NamedTuple):
+    """One hour of a deployment's requests, and the files that they are spooled in. :ivar progress: as in :meth:`Predictions.commit`."""
+
+    spool: Spool
+    hour: str
+    files: Sequence[Path]
+    progress: Callable[[str], None]
+
+
 class Predictions:
     """The requests of all deployments of one home, in its store and not there yet.
 
@@ -83,19 +92,19 @@ class Predictions:
         spool = Spool(self._settings.home, name)
         if not spool.path.is_dir():
             return ()
-        made, troubles, keeps = [], list[BackendError](), list[Mapping[str, Any] | None]()
+        made, troubles, keep = [], list[BackendError](), None
         with locked(spool.lock):
             spool.tidy(now())
             for hour, files in spool.hours().items():
                 if only_over and (hour >= hour_of(now()) or all(map(is_locked, files))):
                     continue
                 try:
-                    version = self._commit(spool, hour, files, keeps, progress)
+                    if found := self._commit(_Hour(spool, hour, files, progress)):
+                        version, keep = found
+                        made.append(version)
                 except BackendError as error:  # the next hour may do
                     troubles.append(error)
-                else:
-                    made += [version] if version else []
-            kept = self._retire_old(name, keeps[-1]) if keeps and keeps[-1] else ""
+            kept = self._retire_old(name, keep) if keep else ""
         if troubles:
             more = f"; and so in {len(troubles) - 1} hours more" if troubles[1:] else ""
             raise BackendError(f"{troubles[0]}{more}{kept and '; and '}{kept}") from troubles[0]
@@ -138,87 +147,63 @@ class Predictions:
             + ". Its deployment must have been served with log=RequestLog(…), here or where this store is"
         )
 
-    def _commit(
-        self,
-        spool: Spool,
-        hour: str,
-        files: Sequence[Path],
-        keeps: list[Mapping[str, Any] | None],
-        progress: Callable[[str], None],
-    ) -> Version | None:
-        """Commit one hour as far as it is spooled, and delete the files that end there.
-
-        :param keeps: to which what the log keeps is added, where a version is made.
-        """
-        ended = [file for file in files if not is_locked(file)]  # before they are read
+    def _commit(self, of: _Hour) -> tuple[Version, Mapping[str, Any] | None] | None:
+        """Commit one hour as far as it is spooled, and delete the files that end there; return as :meth:`_added`."""
+        ended = [file for file in of.files if not is_locked(file)]  # before they are read
         try:
-            version = self._added(spool, hour, files, keeps, progress)
+            made = self._added(of)
             for file in ended:
                 file.unlink()
         except (OSError, BackendError, StoreError) as error:
+            name = of.spool.name
             raise BackendError(
-                f"requests of {spool.name} in {hour} are not committed ({error}); they still wait to be: once that is "
-                f"mended, such as a full disk, run `muster predictions commit {spool.name}`"
+                f"requests of {name} in {of.hour} are not committed ({error}); they still wait to be: once that is "
+                f"mended, such as a full disk, run `muster predictions commit {name}`"
             ) from error
-        return version
+        return made
 
-    def _added(
-        self,
-        spool: Spool,
-        hour: str,
-        files: Sequence[Path],
-        keeps: list[Mapping[str, Any] | None],
-        progress: Callable[[str], None],
-    ) -> Version | None:
-        """Return a version that was made of what the newest of the hour lacks; None where that has all.
+    def _added(self, of: _Hour) -> tuple[Version, Mapping[str, Any] | None] | None:
+        """Return a version that was made of what the newest of the hour lacks, and what the log keeps; None where that has all.
 
         Where another commit was at work meanwhile, of this spool elsewhere, the newest version must not be one that knows
         nothing of the other: it is hidden, and what the other lacks is added to that.
         """
-        volume, made = predictions_volume(spool.name), None
+        volume, made = predictions_volume(of.spool.name), None
         while True:
             known = self._last(volume)
-            earlier = self._newest(volume, hour)
-            version = self._add(spool, hour, files, earlier, keeps, progress)
-            if version is None:
+            added = self._add(of, self._newest(volume, of.hour))
+            if added is None:
                 return made
-            others = [number for number in self._since(volume, hour, known) if number != version.number]
+            version, _ = added
+            others = [number for number in self._since(volume, of.hour, known) if number != version.number]
             if not others:
-                return version
+                return added
             if version.number > max(others):
                 reason = f"made beside version {max(others)}, without its requests"
                 self._store.retire(version.address, reason=reason)
             else:
-                made = version
+                made = added
 
-    def _add(
-        self,
-        spool: Spool,
-        hour: str,
-        files: Sequence[Path],
-        earlier: Version | None,
-        keeps: list[Mapping[str, Any] | None],
-        progress: Callable[[str], None],
-    ) -> Version | None:
+    def _add(self, of: _Hour, earlier: Version | None) -> tuple[Version, Mapping[str, Any] | None] | None:
+        spool = of.spool
         with tempfile.TemporaryDirectory(dir=spool.path, prefix=".commit-") as out:
             order = {
-                "spool": [str(file) for file in files],
+                "spool": [str(file) for file in of.files],
                 "earlier": str(self._store.path(earlier.address)) if earlier else None,
                 "out": out,
             }
-            found = self._ask("collect", order=order, progress=progress)
+            found = self._ask("collect", order=order, progress=of.progress)
             if not found["rows"] and not found["unread"]:
                 return None
             unread = found["unread"] + (_unread(self._store, earlier) if earlier else 0)
             version = self._store.add(
                 predictions_volume(spool.name),
                 Path(out),
-                partition=hour,
+                partition=of.hour,
                 note=f"requests of deployment {spool.name}" + (f"{_UNREAD}{unread}" if unread else ""),
                 request=_request(earlier, found["read"]),
             )
-        keeps.append(found.get("keep"))
-        return version
+        return version, found.get("keep")
 
     def _retire_old(self, name: str, keep: Mapping[str, Any]) -> str:
         """Retire the hours that the log does not keep any more; gc deletes them. Return what went wrong; empty if nothing did."""

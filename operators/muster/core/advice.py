@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from muster.core.verdict import Cause
+from muster.core.verdict import Cause, Verdict
 
 if TYPE_CHECKING:
     from muster.core.job import JobSpec
@@ -36,6 +36,11 @@ def advice_on(cause: Cause, *, where: str = "") -> str:
     :param where: in the code, such as ``train.py:3``.
     """
     return _ADVICE[cause].format(place=f" at {where}" if where else "")
+
+
+def usual(cause: Cause, message: str, *, rank: int | None = None) -> Verdict:
+    """Return the verdict with the cause's own advice."""
+    return Verdict(cause=cause, message=message, advice=advice_on(cause), rank=rank)
 
 
 SHIPPED = frozenset(

@@ -21,6 +21,7 @@ LAST_TRY = _cancelled(
     "its task's process was told to stop in the task's last try, so no try goes on with the job",
     "clear the task to run it again",
 )
+OVERTAKEN = _cancelled("its task has begun another job", "nothing: the task goes on with its newer job")
 
 
 _BY_COMMAND, _ON_PAGE = "cancelled it with `muster jobs cancel`", "cancelled it on muster's page in Airflow"
@@ -70,11 +71,6 @@ def with_task(state: str | None) -> Verdict:
     return _cancelled(said, "clear the task to run it again; Airflow's audit log says who changed it")
 
 
-def overtaken() -> Verdict:
-    """Return the verdict of a job whose task has begun a newer job."""
-    return _cancelled("its task has begun another job", "nothing: the task goes on with its newer job")
-
-
 def out_of_time(limit: timedelta) -> Verdict:
     """Return the verdict of a job that ran longer than its task's ``execution_timeout``, counted from its start."""
     return Verdict(
@@ -84,19 +80,14 @@ def out_of_time(limit: timedelta) -> Verdict:
     )
 
 
-def with_run() -> Verdict:
-    """Return the verdict of a job whose Dag run came to its ``dagrun_timeout``."""
-    return Verdict(
-        cause=Cause.TIMEOUT,
-        message="its Dag run came to its dagrun_timeout, which also counts the time in queues",
-        advice="raise dagrun_timeout of the Dag, or find what takes so long: muster jobs ls",
-    )
-
-
-def backstop() -> Verdict:
-    """Return the verdict of a job that outlived its own limits: the backend did not end it."""
-    return Verdict(
-        cause=Cause.RUN_TIMEOUT,
-        message="it came to the end of its queue_timeout and run_timeout, and was not ended by them",
-        advice="see whether its machine hangs, then run it again",
-    )
+WITH_RUN = Verdict(
+    cause=Cause.TIMEOUT,
+    message="its Dag run came to its dagrun_timeout, which also counts the time in queues",
+    advice="raise dagrun_timeout of the Dag, or find what takes so long: muster jobs ls",
+)
+BACKSTOP = Verdict(
+    cause=Cause.RUN_TIMEOUT,
+    message="it came to the end of its queue_timeout and run_timeout, and was not ended by them",
+    advice="see whether its machine hangs, then run it again",
+)
+"""Of a job that outlived its own limits: the backend did not end it."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from muster.core.address import Address, Select
 from muster.core.errors import SpecError
-from muster.core.names import check_digest, check_partition, check_volume
+from muster.core.names import check_digest, check_partition, check_volume, check_whole
 
 KINDS = ("inputs", "outputs", "params")
 PLACE = re.compile(r"\{(?:(inputs|outputs|params)\.([^{}]*)|checkpoints)\}")
@@ -94,11 +94,8 @@ class OutputTarget:
     def _check_retires(self) -> None:
         object.__setattr__(self, "retires", tuple(self.retires))
         for number in self.retires:
-            if (
-                isinstance(number, bool)
-                or not isinstance(number, int)
-                or not 1 <= number <= (self.after or 0)
-            ):
+            check_whole(f"output to {self.volume}: each number in retires", number, 1)
+            if number > (self.after or 0):
                 raise SpecError(
                     f"output to {self.volume}: retires {number!r}, after is {self.after!r}: only versions up to the one that the output "
                     "comes after are retired"

@@ -11,7 +11,7 @@ from typing import Any
 
 from muster.core.data import Pinned
 from muster.core.errors import SpecError
-from muster.core.names import check_label
+from muster.core.names import check_label, check_whole
 from muster.core.origin import Origin
 from muster.core.resources import Resources
 
@@ -108,8 +108,7 @@ class Batch:
     wait_ms: float = 5.0
 
     def __post_init__(self) -> None:
-        if type(self.most) is not int or self.most < 2:
-            raise SpecError(f"most is {self.most!r}: a batch has 2 rows or more")
+        check_whole("most", self.most, 2)
         if type(self.wait_ms) not in (int, float) or not 0 <= self.wait_ms <= _LONGEST_WAIT_MS:
             raise SpecError(f"wait_ms is {self.wait_ms!r}, need 0 to {_LONGEST_WAIT_MS:g} milliseconds")
         object.__setattr__(self, "wait_ms", float(self.wait_ms))
@@ -140,10 +139,9 @@ class Workers:
 
     def __post_init__(self) -> None:
         check_label("image", self.image)
-        if self.max_requests is not None and (type(self.max_requests) is not int or self.max_requests < 1):
-            raise SpecError(f"max_requests is {self.max_requests!r:.40}: need a whole number of 1 or more")
-        if type(self.count) is not int or self.count < 1:
-            raise SpecError(f"workers is {self.count!r}: need 1 or more")
+        if self.max_requests is not None:
+            check_whole("max_requests", self.max_requests, 1)
+        check_whole("workers", self.count, 1)
         if not self.request_timeout_seconds > 0:
             raise SpecError(f"request_timeout is {self.request_timeout_seconds!r} seconds: need more than 0")
         if self.stream and self.batch:
@@ -184,11 +182,9 @@ class RequestLog:
             object.__setattr__(self, word, tuple(names))
         if both := sorted(set(self.leave_out) & set(self.hashed)):
             raise SpecError(f"{both[0]!r:.60} is left out and hashed: need one of the two")
-        count, days = self.keep_partitions, self.partition_days
-        if count is not None and (type(count) is not int or count < 1):
-            raise SpecError(
-                f"keep_partitions is {count!r:.40}: need a whole number of 1 or more, such as 720 hours"
-            )
+        if self.keep_partitions is not None:
+            check_whole("keep_partitions", self.keep_partitions, 1)
+        days = self.partition_days
         if days is not None and (type(days) not in (int, float) or not 0 < days < math.inf):
             raise SpecError(f"partition_days is {days!r:.40}: need a number of days above 0, such as 30")
 
@@ -291,8 +287,7 @@ class DeploymentSpec:
         check_label("deployment", self.name)
         check_label("image", self.image)
         check_label("server", self.server)
-        if self.replicas < 1:
-            raise SpecError(f"replicas is {self.replicas!r}: a deployment needs one or more")
+        check_whole("replicas", self.replicas, 1)
         if self.most_replicas is not None and self.most_replicas < self.replicas:
             raise SpecError(f"most_replicas is {self.most_replicas!r}, below its {self.replicas} replicas")
         if not self.load_timeout_seconds > 0:
@@ -453,7 +448,7 @@ class Counts:
         5xx, and those that a Gateway answered in its place, where it reports them; `refused` are those that the
         server answered with 4xx, most of them since the signature does not allow a value; `left` are those whose client did
         not wait for the end.
-    :param unseen: answered requests in which a fallback stood in for a value; None where its server does not count them.
+    :param unseen: answered requests in which a fallback stood in for a value.
     :param outside: by input, the answered requests with a value that no training row had, as far as the signature records these.
     :param dropped: answered requests that its log was to keep and could not: the disk was full, say.
     :param seconds: latency histogram of those that were not refused, Prometheus style: {upper bound in seconds: requests at
@@ -467,7 +462,7 @@ class Counts:
     seconds: Mapping[float, int] = field(default_factory=dict)
     refused: int = 0
     left: int = 0
-    unseen: int | None = None
+    unseen: int = 0
     asked: ByBin | None = None
     trained: ByBin = field(default_factory=dict)
     outside: Mapping[str, int] = field(default_factory=dict)

@@ -13,6 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from muster.core.errors import SpecError
+from muster.core.names import check_whole
 
 ENTRYPOINT = "muster_ingest:ingest"
 COMPACT_ENTRYPOINT = "muster_ingest:compact"
@@ -97,12 +98,7 @@ class Source:
         self._check_stream()
         if self.connection is not None:
             check_connection(self.connection)
-        if (
-            isinstance(self.streams, bool)
-            or not isinstance(self.streams, int)
-            or not 1 <= self.streams <= 256
-        ):
-            raise SpecError(f"streams is {self.streams!r}: need a whole number from 1 to 256")
+        check_whole("streams", self.streams, 1, 256)
         if self.is_query != (self.query is not None):
             raise SpecError("a source sql://CONNECTION needs query=, and no other source has one")
         if self.watermark is not None and not self.is_query:

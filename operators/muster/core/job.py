@@ -19,6 +19,7 @@ from muster.core.names import (
     check_job_id,
     check_label,
     check_variable,
+    check_whole,
 )
 from muster.core.origin import Origin
 from muster.core.progress import Pattern
@@ -155,10 +156,7 @@ class Role:
     def _check_counts(self) -> None:
         counts = {"replicas": self.replicas, "ranks": self.ranks, "least_replicas": self.least}
         for what, count in counts.items():
-            if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= 10_000:
-                raise SpecError(
-                    f"{what} of role {self.name} is {count!r}, need a whole number from 1 to 10000"
-                )
+            check_whole(f"{what} of role {self.name}", count, 1, 10_000)
         if self.least > self.replicas:
             raise SpecError(
                 f"role {self.name} has at least {self.least} replicas and at most {self.replicas}: "
@@ -422,9 +420,7 @@ class JobSpec:
             if not isinstance(seconds, (int, float)) or not math.isfinite(seconds) or seconds < 0:
                 raise SpecError(f"{what.removesuffix('_seconds')} is {seconds!r} seconds: need 0 or more")
         for what in ("max_restarts", "keep"):
-            count = getattr(self, what)
-            if isinstance(count, bool) or not isinstance(count, int) or count < 0:
-                raise SpecError(f"{what} is {count!r}: need a whole number, 0 or more")
+            check_whole(what, getattr(self, what), 0)
         for what in ("queue", "priority"):
             if getattr(self, what) is not None:
                 check_label(what, getattr(self, what), length=63)

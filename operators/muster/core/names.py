@@ -1,4 +1,4 @@
-"""The rules for names: each rule once, for all of muster.
+"""The rules for names, and for whole numbers: each rule once, for all of muster.
 
 Names become folders, DNS labels, environment variables and pod labels, so each rule is the
 narrowest of those: no name can mean something else to a shell, a path or a manifest.
@@ -158,6 +158,13 @@ def make_job_id(*, instance: str, task: str, nonce: str, attempt: int) -> str:
     digest = hashlib.sha256(f"{instance}\0{task}\0{nonce}\0{attempt}".encode()).hexdigest()[:12]
     stem = re.sub(r"[^a-z0-9]+", "-", task.lower()).strip("-")[: JOB_ID_LENGTH - 20].strip("-") or "job"
     return check_job_id(f"{stem}-{digest}-{attempt}")
+
+
+def check_whole(what: str, value: object, least: int, most: int | None = None) -> None:
+    """Refuse what is no whole number within bounds. :param what: starts the message. :raises SpecError: it is none."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least or (most and value > most):
+        bounds = f"of {least} or more" if most is None else f"from {least} to {most}"
+        raise SpecError(f"{what} is {value!r:.40}: need a whole number {bounds}")
 
 
 def check_digest(what: str, digest: str) -> str:

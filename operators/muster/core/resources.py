@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from muster.core.errors import SpecError
-from muster.core.names import check_label
+from muster.core.names import check_label, check_whole
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,8 +37,7 @@ class Resources:
                 f"cpus is {self.cpus:g}, memory_gib {self.memory_gib:g}, disk_gib {self.disk_gib:g}: "
                 "cpus and memory_gib must be above 0, disk_gib 0 or more"
             )
-        if isinstance(self.gpus, bool) or not isinstance(self.gpus, int) or self.gpus < 0:
-            raise SpecError(f"gpus is {self.gpus!r}, need a whole number, 0 or more")
+        check_whole("gpus", self.gpus, 0)
         given: object = self.gpu_class  # a Dag's author may give a str despite the annotation
         classes = (given,) if isinstance(given, str) else self.gpu_class
         object.__setattr__(self, "gpu_class", tuple(check_label("GPU class", each) for each in classes))

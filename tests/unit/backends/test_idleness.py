@@ -10,7 +10,7 @@ from tests.contract.one_machine import one_machine
 from tests.contract.test_backend import finish
 
 from muster.backends.base import Backend
-from muster.backends.jobs.idleness import Idleness
+from muster.backends.jobs.ending import Idleness
 from muster.backends.local.places import Places
 from muster.core.idle import QUIET
 from muster.core.job import JobSpec, Role

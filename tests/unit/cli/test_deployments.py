@@ -18,7 +18,7 @@ from tests.unit.backends.releases.world import NAME, Lines, World
 from muster.airflow.embedded.home import EmbeddedHome
 from muster.backends.local.serving.folder import DeploymentFolder
 from muster.backends.releases.book import Book, BookEntry, SavedDeployment, SavedDeployments
-from muster.backends.releases.figures import DeploymentSample, if_known, seen_with
+from muster.backends.releases.figures import DeploymentSample, if_known
 from muster.backends.releases.manual import promote, roll_back
 from muster.core.data import Pinned
 from muster.core.deployment import Counts, DeploymentSpec, DeploymentStatus, Revision, RevisionState
@@ -69,7 +69,10 @@ class Serving:
     def look_at(self, names: Collection[str] | None = None) -> list[DeploymentSample]:
         wanted = self.known if names is None else names
         return [
-            seen_with(self.known[name], if_known(lambda name=name: self.counts(name)))  # type: ignore[misc]
+            DeploymentSample(
+                status=self.known[name],
+                counts=if_known(lambda name=name: self.counts(name)),  # type: ignore[misc]
+            )
             for name in wanted
             if name in self.known
         ]

@@ -16,10 +16,10 @@ EVERY = [
     cancelling.LAST_TRY,
     cancelling.by_command("ada"),
     cancelling.on_page("ada"),
-    cancelling.overtaken(),
+    cancelling.OVERTAKEN,
     cancelling.out_of_time(timedelta(minutes=2)),
-    cancelling.with_run(),
-    cancelling.backstop(),
+    cancelling.WITH_RUN,
+    cancelling.BACKSTOP,
     *(
         cancelling.with_task(state)
         for state in ("failed", "success", "skipped", "removed", "gone", None, "odd")
@@ -44,7 +44,7 @@ def test_a_timeout_is_a_cause_of_its_own_that_costs_a_retry() -> None:
     assert verdict.cause.retried
     assert "execution_timeout of 0:02:00" in verdict.message
     assert "raise execution_timeout" in verdict.advice
-    assert cancelling.with_run().cause is Cause.TIMEOUT
+    assert cancelling.WITH_RUN.cause is Cause.TIMEOUT
 
 
 def test_a_person_is_named() -> None:

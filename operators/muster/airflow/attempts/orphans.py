@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from muster.airflow.attempts.task_state import over
-from muster.core.cancelling import overtaken, with_task
+from muster.core.cancelling import OVERTAKEN, with_task
 from muster.core.errors import Corrupt, MusterError, NotFound
 from muster.core.origin import Origin
 from muster.core.status import JobStatus
@@ -75,7 +75,7 @@ def unowned(
         newest = max(started, key=lambda status: status.submitted)
         grown = [status for status in started if now - status.submitted >= YOUNG_SECONDS]
         state = states(origin) if grown else None
-        why = with_task(state) if over(state) else overtaken()
+        why = with_task(state) if over(state) else OVERTAKEN
         found += [
             (status, SweptJob(job_id=status.job_id, task=named(origin), why=why))
             for status in grown

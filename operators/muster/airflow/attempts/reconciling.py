@@ -21,7 +21,7 @@ from muster.airflow.attempts.failure_log import FailureLog
 from muster.airflow.attempts.orphans import SweptJob, end, named, unowned
 from muster.airflow.attempts.task_state import GIVEN_UP, GONE, over
 from muster.backends.base import Backend
-from muster.core.cancelling import with_run, with_task
+from muster.core.cancelling import WITH_RUN, with_task
 from muster.core.errors import Corrupt, MusterError, NotFound
 from muster.core.origin import Origin
 from muster.core.status import JobState, JobStatus
@@ -283,7 +283,7 @@ def unwanted(stands: Standing) -> Verdict | None:
         return with_task(stands.state)
     if not over(stands.state):
         return None
-    return with_run() if stands.state == "skipped" and stands.run_failed else with_task(stands.state)
+    return WITH_RUN if stands.state == "skipped" and stands.run_failed else with_task(stands.state)
 
 
 def late(status: JobStatus, stands: Standing) -> Verdict | None:

@@ -34,7 +34,7 @@ from muster.airflow.attempts.waiting import (
 from muster.airflow.links import push_job_link
 from muster.airflow.site import connect, inline_wait_seconds, origin_of
 from muster.airflow.upstream import internals
-from muster.core.cancelling import LAST_TRY, STOPPED, backstop, out_of_time, overtaken, with_task
+from muster.core.cancelling import BACKSTOP, LAST_TRY, OVERTAKEN, STOPPED, out_of_time, with_task
 from muster.core.errors import Conflict, NotFound, SpecError, Unreachable
 from muster.core.job import JobSpec
 from muster.core.origin import Origin
@@ -218,7 +218,7 @@ class _JobRun:
             decision = Decision(action=Action.START, attempt=following)
         attempt, job_id = decision.attempt, self._job_id(decision.attempt)
         if decision.action is Action.START:
-            self._clear_away(known, job_id, why=overtaken() if outdated else with_task(None))
+            self._clear_away(known, job_id, why=OVERTAKEN if outdated else with_task(None))
             attempt = replace(attempt, before=self._before(stored, known))
             self._remember(attempt)  # before anything can fail: what was cleared is told from what never ran
             spec = build()
@@ -445,7 +445,7 @@ class _JobRun:
 
     def _end_overdue(self, job_id: str) -> JobStatus:
         """End a job that should have ended; one that just did is taken as it ended."""
-        limit, why = self._task.limit, backstop()
+        limit, why = self._task.limit, BACKSTOP
         if limit is not None:
             due = job_ends(self._ledger.status(job_id).started, limit.total_seconds())
             why = out_of_time(limit) if due is not None and time.time() >= due else why

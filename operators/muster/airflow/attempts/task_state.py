@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from muster.airflow.upstream import internals
-from muster.core.cancelling import with_run, with_task
+from muster.core.cancelling import WITH_RUN, with_task
 from muster.core.origin import Origin
 from muster.core.verdict import Verdict
 
@@ -50,7 +50,7 @@ def why_over(origin: Origin, state: str | None) -> Verdict:
         run = internals.RuntimeTaskInstance.get_dagrun_state(origin.dag_id, origin.run_id)
     except AirflowRuntimeError:  # its job is ended all the same
         return with_task(state)
-    return with_run() if run == "failed" else with_task(state)
+    return WITH_RUN if run == "failed" else with_task(state)
 
 
 def over(state: str | None) -> bool:

@@ -126,7 +126,7 @@ class ClusterPlace:
 
     def checks(self) -> Iterator[Check]:
         """Yield what is looked at of its file, its store and its API server."""
-        from muster.backends.kubernetes.checks.cluster import cluster_checks
+        from muster.backends.kubernetes.checks import cluster_checks
 
         return cluster_checks(self)
 

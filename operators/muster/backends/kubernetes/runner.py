@@ -17,8 +17,7 @@ from pathlib import Path
 
 from muster.backends.capacity import QueuePlace
 from muster.backends.jobs.checks import Resolve, secret_values
-from muster.backends.jobs.ending import is_decided
-from muster.backends.jobs.idleness import Idleness
+from muster.backends.jobs.ending import Idleness, is_decided
 from muster.backends.jobs.runner import Look
 from muster.backends.kubernetes.api.client import Client
 from muster.backends.kubernetes.api.kinds import Document
@@ -30,11 +29,10 @@ from muster.backends.kubernetes.lifecycle.resizing import GangWatch, Resizing, a
 from muster.backends.kubernetes.lifecycle.submitting import Submitter
 from muster.backends.kubernetes.manifests.pods import OWN_SECONDS
 from muster.backends.kubernetes.site import ClusterSite
-from muster.backends.kubernetes.state.observe import ObservedJob, completed, merged, observe
+from muster.backends.kubernetes.state.observe import ObservedJob, completed, merged, observe, tallied
 from muster.backends.kubernetes.state.queueing import reckoned_places
 from muster.backends.kubernetes.state.seen import JobObjects, seconds
 from muster.backends.kubernetes.state.sight import Sight, find_root
-from muster.backends.kubernetes.state.tallying import tallied
 from muster.backends.kubernetes.state.verdicts import overdue, vanished, verdict
 from muster.backends.tracking import URI, Tracking
 from muster.core.errors import BackendError, Forbidden, StoreError, Unavailable, Unreachable

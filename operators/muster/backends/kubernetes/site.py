@@ -10,7 +10,7 @@ from types import MappingProxyType
 from urllib.parse import urlsplit
 
 from muster.core.errors import SpecError
-from muster.core.names import check_digest, check_label, check_variable
+from muster.core.names import check_digest, check_label, check_variable, check_whole
 
 _IMAGE = re.compile(r"[a-z0-9]([a-z0-9._:/@-]*[a-z0-9])?\Z")
 _DOMAIN = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?\Z")
@@ -171,14 +171,10 @@ class ClusterSite:
             raise SpecError(f"{given}: need the whole address of a page, http://HOST:PORT/metrics")
 
     def _check_numbers(self) -> None:
-        if self.user is not None and (not _whole(self.user) or not 1 <= self.user < 2**31):
+        if self.user is not None and (type(self.user) is not int or not 1 <= self.user < 2**31):
             raise SpecError(f"user is {self.user!r}: need a uid above 0 (pods never run as root), or None")
-        if not _whole(self.lost_node_seconds) or not 0 <= self.lost_node_seconds <= 86_400:
-            raise SpecError(
-                f"lost_node_seconds is {self.lost_node_seconds!r}: need whole seconds up to a day"
-            )
-        if not _whole(self.drain_seconds) or not 0 < self.drain_seconds <= 3600:
-            raise SpecError(f"drain_seconds is {self.drain_seconds!r}: need whole seconds, 1 to 3600")
+        check_whole("lost_node_seconds", self.lost_node_seconds, 0, 86_400)
+        check_whole("drain_seconds", self.drain_seconds, 1, 3600)
         if isinstance(self.gateway_seconds, bool) or not 0 <= self.gateway_seconds < self.drain_seconds:
             raise SpecError(
                 f"gateway_seconds is {self.gateway_seconds!r}: need seconds below drain_seconds ({self.drain_seconds}), "
@@ -197,10 +193,6 @@ def check_url(what: str, url: str) -> None:
         raise SpecError(f"{what} {url!r:.100}: need http://HOST:PORT or https://HOST:PORT, no user in it")
     if parts.query or parts.fragment or not url.isprintable() or " " in url:
         raise SpecError(f"{what} {url!r:.100}: need an address without query or spaces")
-
-
-def _whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _check(what: str, value: object, pattern: re.Pattern[str], wanted: str) -> None:

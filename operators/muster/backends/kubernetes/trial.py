@@ -60,12 +60,8 @@ class RightsTrialFailed(MusterError):
     """An account may do what it must not, or may not do its work."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class MustBeRefused:
-    """An object that has to be refused. :param what: it is, for people."""
-
-    what: str
-    document: Document
+MustBeRefused = tuple[str, Document]
+"""An object that has to be refused, after what it is, for people."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,12 +125,12 @@ def attempts_of(owner: Document, place: TrialPlace) -> Iterator[MustBeRefused]:
     for what, reach in {**_reaches(place), **_OF_KIND.get(owner["kind"], {})}.items():
         document = deepcopy(owner)
         reach(pod_of(document))
-        yield MustBeRefused(what=f"a {owner['kind']} {what}", document=document)
+        yield f"a {owner['kind']} {what}", document
     document = deepcopy(owner)
     platform = owner["kind"] == "InferenceService"  # KServe gives an object's own labels to its pods
     labelled = document if platform else _at(document, _PODS.get(owner["kind"], ("spec",))[:-1])
     labelled.setdefault("metadata", {}).setdefault("labels", {})["app"] = place.account
-    yield MustBeRefused(what=f"a {owner['kind']} with a label of muster's own pods", document=document)
+    yield f"a {owner['kind']} with a label of muster's own pods", document
 
 
 def pod_of(document: Document) -> Document:
@@ -206,14 +202,10 @@ def _secrets(place: TrialPlace) -> Iterator[MustBeRefused]:
         return SECRET.document(where, type=kind)
 
     account = {"kubernetes.io/service-account.name": place.account}
-    yield MustBeRefused(
-        what=f"a Secret with a token of service account {place.account}",
-        document=secret("muster-trial-abcdef", "kubernetes.io/service-account-token", **account),
-    )
-    yield MustBeRefused(what="a Secret that no job has", document=secret("trial", "Opaque"))
-    yield MustBeRefused(
-        what="a Secret in the place of the store's keys", document=secret(place.keys, "Opaque")
-    )
+    token = secret("muster-trial-abcdef", "kubernetes.io/service-account-token", **account)
+    yield f"a Secret with a token of service account {place.account}", token
+    yield "a Secret that no job has", secret("trial", "Opaque")
+    yield "a Secret in the place of the store's keys", secret(place.keys, "Opaque")
 
 
 def run(client: Client, place: TrialPlace) -> Iterator[str]:
@@ -221,14 +213,14 @@ def run(client: Client, place: TrialPlace) -> Iterator[str]:
     for made in taken(place):
         try_out(client, made)
         yield f"as muster writes it, it is taken: a {made.owner['kind']}"
-    for attempt in attempts(place):
-        said = refusal(client, attempt.document)
+    for what, document in attempts(place):
+        said = refusal(client, document)
         if POLICY not in said:
             raise RightsTrialFailed(
-                f"{attempt.what} is not refused by the chart's policy ({said or 'it was taken'}): see that "
+                f"{what} is not refused by the chart's policy ({said or 'it was taken'}): see that "
                 f"`kubectl get validatingadmissionpolicies,validatingadmissionpolicybindings` shows it, bound"
             )
-        yield f"refused: {attempt.what}"
+        yield f"refused: {what}"
 
 
 def refusal(client: Client, document: Document) -> str:

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
-from muster.backends.local.limits import MemoryLimit, Overrun, limit_memory
+from muster.backends.local.limits import Cgroup, Overrun, Polled, limit_memory
 from muster.backends.local.places import JobFolder
 from muster.backends.local.queue import Claim
 from muster.backends.local.spawn import Worker
-from muster.core.advice import advice_on
+from muster.core.advice import usual
 from muster.core.job import JobSpec
 from muster.core.replica import LOOPBACK, Replica, Report, read_report
 from muster.core.room import Room, make_room
@@ -92,7 +92,7 @@ class Member:
 
     replica: Replica
     worker: Worker
-    limit: MemoryLimit
+    limit: Cgroup | Polled
     watch: int = -1
     partial: bytes = b""
     silent: bool = False
@@ -287,21 +287,13 @@ def _out_of_memory(member: Member, report: Report | None) -> Verdict:
     assert overrun is not None
     said = report.verdict.rank if report and report.verdict else None
     known = overrun.rank if overrun.rank is not None else said
-    return Verdict(
-        cause=Cause.OUT_OF_MEMORY,
-        rank=member.replica.first_rank if known is None else known,
-        message=f"replica {member.name} used {overrun.used_gib:.2f} GiB, its limit is {overrun.limit_gib:g} GiB",
-        advice=advice_on(Cause.OUT_OF_MEMORY),
-    )
+    message = f"replica {member.name} used {overrun.used_gib:.2f} GiB, its limit is {overrun.limit_gib:g} GiB"
+    return usual(Cause.OUT_OF_MEMORY, message, rank=member.replica.first_rank if known is None else known)
 
 
 def _lost(member: Member, how: str) -> Verdict:
-    return Verdict(
-        cause=Cause.RANK_LOST,
-        rank=member.replica.first_rank,
-        message=f"the worker of replica {member.name} {how}",
-        advice=advice_on(Cause.RANK_LOST),
-    )
+    message = f"the worker of replica {member.name} {how}"
+    return usual(Cause.RANK_LOST, message, rank=member.replica.first_rank)
 
 
 def _unreported(member: Member) -> Verdict:

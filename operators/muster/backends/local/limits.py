@@ -13,7 +13,6 @@ from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from muster.backends.local.machine import GIB
 from muster.backends.local.processes import descendants, end_strays, kill, variables
@@ -33,20 +32,7 @@ class Overrun:
     rank: int | None = None
 
 
-class MemoryLimit(Protocol):
-    """Watches over one replica's memory."""
-
-    def enter(self, pid: int) -> None:
-        """Put a worker, and so all that it starts from now on, under the limit."""
-
-    def overrun(self, pid: int) -> Overrun | None:
-        """Tell whether the replica whose worker is `pid` outgrew its limit; its ranks are ended then."""
-
-    def close(self) -> None:
-        """Take the limit away once nothing runs under it."""
-
-
-def limit_memory(replica: Replica, *, mark: str) -> MemoryLimit:
+def limit_memory(replica: Replica, *, mark: str) -> Cgroup | Polled:
     """Limit one replica by a cgroup if one can be made here, else by watching it.
 
     :param mark: of the job and its home.
@@ -157,12 +143,12 @@ class Cgroup:
     shares: Path | None = None
 
     def enter(self, pid: int) -> None:
-        """Put a process under the limit."""
+        """Put a worker, and so all that it starts from now on, under the limit."""
         for folder in filter(None, (self.folder, self.shares)):
             (folder / "cgroup.procs").write_text(str(pid))
 
     def overrun(self, pid: int) -> Overrun | None:  # noqa: ARG002 the kernel knows who is in it
-        """Tell whether the kernel had to end one of them."""
+        """Tell whether the replica outgrew its limit, so that the kernel had to end one of its processes."""
         for line in self._read(self.files.events).splitlines():
             if line.startswith("oom_kill ") and int(line.split()[1]):
                 used = self._read(self.files.peak).strip()
@@ -176,7 +162,7 @@ class Cgroup:
         return [int(pid) for pid in self._read("cgroup.procs").split()]
 
     def close(self) -> None:
-        """Delete the cgroup."""
+        """Delete the cgroup, once nothing runs under it."""
         for folder in filter(None, (self.folder, self.shares)):
             _remove(folder)
 

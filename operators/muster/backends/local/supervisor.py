@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from muster.backends.jobs.checks import check_inputs, lease_inputs
-from muster.backends.jobs.ending import ended_as
-from muster.backends.jobs.idleness import Idleness
+from muster.backends.jobs.ending import Idleness, ended_as
 from muster.backends.jobs.sizing import resized
 from muster.backends.local.elastic import Extras
 from muster.backends.local.finish import commit, verdict_of

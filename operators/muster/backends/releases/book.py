@@ -6,7 +6,8 @@ same wherever that is.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
@@ -221,6 +222,13 @@ def number(revision: str) -> int:
 def pin_reason(name: str) -> str:
     """The reason under which a deployment pins the versions that it serves."""
     return f"deployment/{name}"
+
+
+def unpin(store: Store, name: str, addresses: Iterable[str]) -> None:
+    """Remove a deployment's pins of these versions."""
+    for address in addresses:
+        with suppress(NotFound):  # gc took it, so nothing pinned it
+            store.unpin(address, reason=pin_reason(name))
 
 
 def check_marks(store: Store, address: str, *, retires: bool = False, unpins: str | None = None) -> None:

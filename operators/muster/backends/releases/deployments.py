@@ -7,7 +7,7 @@ process is killed between two steps, the next process goes on.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import fields, replace
 from typing import Any
@@ -25,9 +25,10 @@ from muster.backends.releases.book import (
     share,
     stale,
     unknown,
+    unpin,
     withdraw,
 )
-from muster.backends.releases.figures import DeploymentSample, if_known, seen_with, unreadable
+from muster.backends.releases.figures import DeploymentSample, if_known
 from muster.backends.releases.inputs import check_histograms
 from muster.backends.releases.platform import Limits, Observed, Platform
 from muster.backends.releases.tokens import Tokens, ended, made, new_token
@@ -155,16 +156,20 @@ class Deployments:
         :param counts: whether each model server is asked what it has answered; where not, counts are unknown.
         """
         found = self.platform.load(names)
-        books = [book for book in found.values() if isinstance(book, Book)]
-        observed = dict(
-            zip((book.name for book in books), self.platform.observe(books, counts=counts), strict=True)
+        observed = iter(
+            self.platform.observe([b for b in found.values() if isinstance(b, Book)], counts=counts)
         )
-        return [
-            unreadable(name, book)
-            if isinstance(book, Corrupt)
-            else seen_with(status_of(book, observed[name]), observed[name].counts)
-            for name, book in found.items()
-        ]
+        samples = []
+        for name, book in found.items():
+            if isinstance(book, Corrupt):
+                status = DeploymentStatus(name=name, url="", ready=False, token="", reason=str(book))
+                samples.append(DeploymentSample(status=status, counts=None))
+                continue
+            seen = next(observed)
+            status = status_of(book, seen)
+            whole = seen.counts is not None and seen.counts.keys() >= status.shares.keys()
+            samples.append(DeploymentSample(status=status, counts=seen.counts if whole else None))
+        return samples
 
     def ask(self, name: str, revision: str, request: SmokeRequest) -> tuple[Answer, ...]:
         """Send one real request to every replica of a revision, past the route, not counted as traffic.
@@ -245,7 +250,7 @@ class Deployments:
         """Return a deployment as :meth:`make_again` takes it. :raises NotFound: no such deployment."""
         found = self._load(name)
         book = Book(**{each.name: getattr(found, each.name) for each in fields(Book) if each.name != "token"})
-        tokens = Tokens() if self.limits.no_tokens else replace(self.platform.tokens(name), key="")
+        tokens = replace(self.platform.tokens(name), key="")
         return SavedDeployment(book=book, tokens=tokens)
 
     def make_again(self, saved: SavedDeployment) -> None:
@@ -307,7 +312,7 @@ class Deployments:
         :raises BackendError: something of it does not end.
         """
         check_label("deployment", name)
-        self.platform.retire(name, lambda addresses: self._unpin(name, addresses))
+        self.platform.retire(name, lambda addresses: unpin(self._store(), name, addresses))
 
     def _check(self, spec: DeploymentSpec) -> Version:
         """Refuse what can never be served here; return the model's version."""
@@ -393,16 +398,12 @@ class Deployments:
         """Take away what runs of revisions that are over, and give back the pins of their versions."""
         book = self.platform.clear(name)
         past = past_models(book) if book else set()
-        self._unpin(name, past)
+        if past:
+            unpin(self._store(), name, past)
         # Another process may have begun one of them again meanwhile: it writes the book before it pins.
         now = self._find(name) if past else None
         for address in past & live_models(now) if now else ():
             self._store().pin(address, reason=pin_reason(name))
-
-    def _unpin(self, name: str, addresses: Iterable[str]) -> None:
-        for address in addresses:
-            with suppress(NotFound):  # gc took it, so nothing pinned it
-                self._store().unpin(address, reason=pin_reason(name))
 
     def _find(self, name: str) -> Any:
         """Return a deployment's book, or None. :raises Corrupt: it cannot be read."""

@@ -86,34 +86,25 @@ def begin(
     check_steps(deployments, plan)
     if plan.rules.max_psi is not None:
         spec = replace(spec, counts_inputs=True)
-    with suppress(NotFound):
-        insisting(
-            deployments, spec.name, lambda status: _take_over(deployments, status, spec, by=by, origin=origin)
-        )
-    revision = deployments.prepare(spec, by=by, origin=origin, allow_older=allow_older)
     order = Order(spec=spec, plan=plan, by=by, origin=origin)
+    with suppress(NotFound):
+        insisting(deployments, spec.name, lambda status: _take_over(deployments, status, order))
+    revision = deployments.prepare(spec, by=by, origin=origin, allow_older=allow_older)
     return ReleaseDriver(
         deployments, order, revision=revision.name, restarts=revision.restarts, say=say, clock=clock
     )
 
 
-def _take_over(
-    deployments: Deployments,
-    status: DeploymentStatus,
-    spec: DeploymentSpec,
-    *,
-    by: str,
-    origin: Origin | None,
-) -> None:
+def _take_over(deployments: Deployments, status: DeploymentStatus, order: Order) -> None:
     """Take over another driver's release of the same version, from the share that it has."""
     release = status.release
     mine = status.called(release.revision) if release else None
-    if release is None or mine is None or release.failed or release.by == by:
+    if release is None or mine is None or release.failed or release.by == order.by:
         return
-    if mine.percent and mine.model == spec.model:
+    if mine.percent and mine.model == order.spec.model:
         shares = shares_at(status, release, mine.percent)
-        release = replace(release, by=by, origin=origin, held=False)
-        deployments.shift(spec.name, shares, token=status.token, release=release)
+        release = replace(release, by=order.by, origin=order.origin, held=False)
+        deployments.shift(order.spec.name, shares, token=status.token, release=release)
 
 
 def check_steps(deployments: Deployments, plan: Plan) -> None:

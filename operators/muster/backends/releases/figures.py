@@ -15,7 +15,7 @@ from operator import add
 from typing import TYPE_CHECKING, TypeVar
 
 from muster.core.deployment import ByBin, Counts, DeploymentStatus
-from muster.core.errors import BackendError, Corrupt, NotFound, Unavailable
+from muster.core.errors import BackendError, NotFound, Unavailable
 
 if TYPE_CHECKING:
     from muster.backends.releases.deployments import Deployments
@@ -99,23 +99,11 @@ def look(deployments: Deployments, name: str) -> DeploymentSample:
     raise NotFound(f"no deployment {name!r}; known are: {known}")
 
 
-def seen_with(status: DeploymentStatus, counts: Mapping[str, Counts] | None) -> DeploymentSample:
-    """Return a deployment with its counts: None where a revision with traffic has none."""
-    whole = counts is not None and counts.keys() >= status.shares.keys()
-    return DeploymentSample(status=status, counts=counts if whole else None)
-
-
 def if_known(ask: Callable[[], T]) -> T | None:
     """Return what servers are asked for; None where they cannot say, which a :class:`DeploymentSample` then says."""
     with suppress(BackendError, NotFound, Unavailable):
         return ask()
     return None
-
-
-def unreadable(name: str, error: Corrupt) -> DeploymentSample:
-    """Return a deployment with unreadable state: it is down, with the error as its reason."""
-    status = DeploymentStatus(name=name, url="", ready=False, token="", reason=str(error))
-    return DeploymentSample(status=status, counts=None)
 
 
 def read_counts(text: str, *, name: str) -> dict[str, Counts]:
@@ -129,7 +117,7 @@ def read_counts(text: str, *, name: str) -> dict[str, Counts]:
 
     requests: dict[str, int] = defaultdict(int)
     by_outcome: dict[tuple[str, str], int] = defaultdict(int)
-    unseen: dict[str, int] = {}
+    unseen: dict[str, int] = defaultdict(int)
     binned: dict[str, list[tuple[str, str, int, int]]] = defaultdict(list)
     outside: dict[str, dict[str, int]] = defaultdict(dict)
     dropped: dict[str, int] = defaultdict(int)
@@ -163,7 +151,7 @@ def read_counts(text: str, *, name: str) -> dict[str, Counts]:
             seconds=seconds[revision],
             refused=by_outcome[revision, _REFUSED],
             left=by_outcome[revision, _LEFT],
-            unseen=unseen.get(revision),
+            unseen=unseen[revision],
             asked=_by_bin((i, b, n) for i, b, n, _ in binned[revision]) if revision in binned else None,
             trained=_by_bin((i, b, n) for i, b, _, n in binned.get(revision, ())),
             outside=outside.get(revision, {}),
@@ -222,14 +210,13 @@ def _combined(one: Counts, other: Counts, do: Callable[[int, int], int]) -> Coun
         return {key: do(ours.get(key, 0), theirs.get(key, 0)) for key in {**ours, **theirs}}
 
     asked = one.asked or {}, other.asked or {}
-    known = one.unseen is not None or other.unseen is not None
     return Counts(
         requests=do(one.requests, other.requests),
         failed=do(one.failed, other.failed),
         seconds=each(one.seconds, other.seconds),
         refused=do(one.refused, other.refused),
         left=do(one.left, other.left),
-        unseen=do(one.unseen or 0, other.unseen or 0) if known else None,
+        unseen=do(one.unseen, other.unseen),
         asked={name: each(*(side.get(name, {}) for side in asked)) for name in {**asked[0], **asked[1]}}
         if one.asked is not None or other.asked is not None
         else None,

@@ -176,7 +176,6 @@ def broken_by_counts(rules: Rules, ours: Counts, theirs: Counts, *, ending: bool
     return (
         _too_many("were refused", rules.max_refused_share, fewest, *refused)
         or _refuses_more(rules, ours, theirs)
-        or _uncounted(rules, ours)
         or _too_many("hold a value that is no category", rules.max_unseen_share, fewest, *unseen)
         or broken_by_inputs(rules.max_psi, ours, fewest=rules.judged_from)
         or _too_slow(rules, ours, theirs)
@@ -196,18 +195,14 @@ def told(ours: Counts, theirs: Counts) -> str:
 
 
 def _too_many(
-    what: str,
-    allowed: float | None,
-    fewest: int,
-    ours: tuple[int | None, int],
-    theirs: tuple[int | None, int],
+    what: str, allowed: float | None, fewest: int, ours: tuple[int, int], theirs: tuple[int, int]
 ) -> str:
     """Say that more requests than are allowed are so, and how it is with the champion's: it is asked alike.
 
     :param fewest: of how many requests at least the share is one. :param ours: how many are so, of how many; `theirs` likewise.
     """
     (own, of), (champions, of_theirs) = ours, theirs
-    if allowed is None or own is None or own <= allowed * max(of, fewest):
+    if allowed is None or own <= allowed * max(of, fewest):
         return ""
     beside = f"; of the champion's {champions / of_theirs:.2%}" if champions and of_theirs else ""
     return f"{own} of {of} requests {what}, above the {allowed:.2%} that are allowed{beside}"
@@ -229,12 +224,6 @@ def _refuses_more(rules: Rules, ours: Counts, theirs: Counts) -> str:
         f"{ours.refused} of {ours.requests} requests were refused, {own:.2%}; of the champion's {champions:.2%}: "
         "max_refused_share=… allows a share, whatever the champion's is"
     )
-
-
-def _uncounted(rules: Rules, ours: Counts) -> str:
-    if rules.max_unseen_share is None or ours.unseen is not None or not ours.requests:
-        return ""
-    return "its server does not count unseen values, so max_unseen_share cannot be judged: it is of an earlier release of muster"
 
 
 def _timed(counts: Counts) -> int:

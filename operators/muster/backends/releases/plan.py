@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, fields
 
 from muster.core.deployment import SmokeRequest
 from muster.core.errors import SpecError
+from muster.core.names import check_whole
 
 _JUDGED_FROM = 50
 METRICS = ("accuracy", "auc", "mae", "rmse")
@@ -52,8 +53,8 @@ class Rules:
             raise SpecError(f"p95_slack_seconds is {self.p95_slack_seconds!r}: need 0 or more")
         if self.max_psi is not None and not self.max_psi > 0:
             raise SpecError(f"max_psi is {self.max_psi!r}: need more than 0, such as 0.2")
-        if self.fewest_requests is not None and self.fewest_requests < 1:
-            raise SpecError(f"fewest_requests is {self.fewest_requests!r}: need 1 or more")
+        if self.fewest_requests is not None:
+            check_whole("fewest_requests", self.fewest_requests, 1)
 
     @property
     def judged_from(self) -> int:

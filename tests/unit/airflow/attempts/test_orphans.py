@@ -13,7 +13,7 @@ from tests.unit.airflow.attempts.notes import OwnStore
 
 from muster.airflow.attempts.orphans import YOUNG_SECONDS, sweep, unowned
 from muster.airflow.attempts.task_state import GONE, ask, ended_by_hand, over, why_over
-from muster.core.cancelling import with_run, with_task
+from muster.core.cancelling import WITH_RUN, with_task
 from muster.core.errors import BackendError, Corrupt, NotFound
 from muster.core.origin import Origin
 from muster.core.status import JobState, JobStatus
@@ -167,7 +167,7 @@ def test_airflow_is_asked_about_one_task_of_a_map_and_no_other(
 @pytest.mark.parametrize(
     ("state", "run", "why"),
     [
-        ("skipped", DagRunState.FAILED, with_run()),
+        ("skipped", DagRunState.FAILED, WITH_RUN),
         ("skipped", DagRunState.RUNNING, with_task("skipped")),
         ("failed", None, with_task("failed")),
         (None, None, with_task(None)),

@@ -17,7 +17,7 @@ from muster.airflow.attempts import reconciling
 from muster.airflow.attempts.database import Standing
 from muster.airflow.attempts.reconciling import Reconciler, late, unwanted
 from muster.airflow.attempts.task_state import GONE
-from muster.core.cancelling import with_run, with_task
+from muster.core.cancelling import WITH_RUN, with_task
 from muster.core.errors import NotFound, SpecError, StoreError
 from muster.core.origin import Origin
 from muster.core.status import JobResult, JobState, JobStatus
@@ -39,7 +39,7 @@ MODEL = "volume://flights/model@7"
         (Standing(state="success"), with_task("success")),
         (Standing(state=GONE), with_task(GONE)),
         (Standing(state="skipped"), with_task("skipped")),
-        (Standing(state="skipped", run_failed=True), with_run()),
+        (Standing(state="skipped", run_failed=True), WITH_RUN),
         (Standing(state="failed", run_failed=True), with_task("failed")),
         (Standing(state="restarting"), with_task("restarting")),
         (Standing(state=None, cleared=True), with_task(None)),

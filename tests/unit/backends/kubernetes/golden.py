@@ -51,7 +51,6 @@ class Example:
     cluster: Cluster = KUEUE
     queue: str | None = "training"
     values: Mapping[str, str] = field(default_factory=dict)
-    override: Mapping[str, Any] | None = None
 
     def documents(self) -> Documents:
         submission = Submission(
@@ -62,7 +61,7 @@ class Example:
             cluster=self.cluster,
             queue=self.queue,
         )
-        return documents(submission, token="TOKEN", values=self.values, override=self.override)
+        return documents(submission, token="TOKEN", values=self.values)
 
 
 def job(*roles: Role, **changes: Any) -> JobSpec:
@@ -163,41 +162,47 @@ EXAMPLES = {
         queue=None,
     ),
     "override": Example(
-        job=_train(secrets={}),
-        job_id=JOB_ID,
-        override={
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "metadata": {"labels": {"team": "a"}, "annotations": {"note": "theirs"}},
-            "spec": {
-                "nodeSelector": {"zone": "b"},
-                "affinity": {
-                    "nodeAffinity": {
-                        "requiredDuringSchedulingIgnoredDuringExecution": {
-                            "nodeSelectorTerms": [
-                                {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["b"]}]},
-                                {"matchExpressions": [{"key": "spot", "operator": "DoesNotExist"}]},
-                            ]
+        job=_train(
+            secrets={},
+            pod_override={
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "metadata": {"labels": {"team": "a"}, "annotations": {"note": "theirs"}},
+                "spec": {
+                    "nodeSelector": {"zone": "b"},
+                    "affinity": {
+                        "nodeAffinity": {
+                            "requiredDuringSchedulingIgnoredDuringExecution": {
+                                "nodeSelectorTerms": [
+                                    {
+                                        "matchExpressions": [
+                                            {"key": "zone", "operator": "In", "values": ["b"]}
+                                        ]
+                                    },
+                                    {"matchExpressions": [{"key": "spot", "operator": "DoesNotExist"}]},
+                                ]
+                            }
                         }
-                    }
+                    },
+                    "tolerations": [{"key": "spot", "operator": "Exists"}],
+                    "volumes": [{"name": "certificates", "configMap": {"name": "certificates"}}],
+                    "containers": [
+                        {
+                            "name": "base",
+                            "env": [
+                                {"name": "NCCL_SOCKET_IFNAME", "value": "ib0"},
+                                {"name": "SSL_CERT_FILE", "value": "/etc/certificates/ca.crt"},
+                            ],
+                            "resources": {"limits": {"rdma/hca": "1"}},
+                            "volumeMounts": [
+                                {"name": "certificates", "mountPath": "/etc/certificates", "readOnly": True}
+                            ],
+                        }
+                    ],
                 },
-                "tolerations": [{"key": "spot", "operator": "Exists"}],
-                "volumes": [{"name": "certificates", "configMap": {"name": "certificates"}}],
-                "containers": [
-                    {
-                        "name": "base",
-                        "env": [
-                            {"name": "NCCL_SOCKET_IFNAME", "value": "ib0"},
-                            {"name": "SSL_CERT_FILE", "value": "/etc/certificates/ca.crt"},
-                        ],
-                        "resources": {"limits": {"rdma/hca": "1"}},
-                        "volumeMounts": [
-                            {"name": "certificates", "mountPath": "/etc/certificates", "readOnly": True}
-                        ],
-                    }
-                ],
             },
-        },
+        ),
+        job_id=JOB_ID,
     ),
 }
 

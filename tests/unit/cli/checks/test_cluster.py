@@ -27,7 +27,7 @@ from muster.backends.kubernetes.api.kinds import (
     WORKLOAD_PRIORITY_CLASS,
     Kind,
 )
-from muster.backends.kubernetes.checks.cluster import room_check
+from muster.backends.kubernetes.checks import room_check
 from muster.core.room import Room
 from muster.volumes.service.tokens import operator_token, read_keys
 

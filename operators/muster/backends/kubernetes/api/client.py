@@ -10,6 +10,7 @@ import json
 import time
 from collections.abc import Callable, Mapping
 from copy import copy
+from dataclasses import replace
 from typing import Any
 
 from muster.backends.base import PATIENCE_SECONDS
@@ -54,7 +55,7 @@ class Client:
     def patient(self, seconds: float) -> Client:
         """Return a client of the same connection that goes on asking for so long."""
         other = copy(self)
-        other.transport = self.transport.patient(seconds)
+        other.transport = replace(self.transport, patience_seconds=seconds)
         return other
 
     def get(

@@ -12,6 +12,7 @@ import json
 import ssl
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import KW_ONLY, dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
@@ -36,33 +37,23 @@ class SilentServer(Unreachable):
     """Nothing came for so long that the connection counts as lost, though there may have been nothing to say."""
 
 
+@dataclass(eq=False)
 class Transport:
     """Sends requests over one connection. Safe to share between threads.
 
     :param patience_seconds: how long it goes on asking an API server that is away.
     """
 
-    def __init__(
-        self,
-        access: Access,
-        *,
-        patience_seconds: float,
-        clock: Callable[[], float],
-        sleep: Callable[[float], None],
-    ) -> None:
-        self._access = access
-        self._clock = clock
-        self._sleep = sleep
-        self._patience_seconds = patience_seconds
+    access: Access
+    _: KW_ONLY
+    patience_seconds: float
+    clock: Callable[[], float]
+    sleep: Callable[[float], None]
 
     @property
     def host(self) -> str:
         """The address of the API server."""
-        return self._access.host
-
-    def patient(self, seconds: float) -> Transport:
-        """Return one over the same connection that goes on asking for so long."""
-        return Transport(self._access, patience_seconds=seconds, clock=self._clock, sleep=self._sleep)
+        return self.access.host
 
     def ask(self, request: ApiRequest, **how: Any) -> bytes:
         """Send a request until there is an answer, and return that.
@@ -72,11 +63,11 @@ class Transport:
         :raises MusterError: it is refused: see :mod:`~muster.backends.kubernetes.api.refusals`.
         """
         patience = Patience(
-            self._patience_seconds,
+            self.patience_seconds,
             first=_FIRST_PAUSE_SECONDS,
             longest=_LONGEST_PAUSE_SECONDS,
-            clock=self._clock,
-            sleep=self._sleep,
+            clock=self.clock,
+            sleep=self.sleep,
         )
         sure = False
         while True:
@@ -123,7 +114,7 @@ class Transport:
 
         headers = {name.lower(): text for name, text in self._signed({}).items()}
         try:
-            return opener(self._access.configuration(), f"ws{self.host.removeprefix('http')}{path}", headers)
+            return opener(self.access.configuration(), f"ws{self.host.removeprefix('http')}{path}", headers)
         except (WebSocketException, OSError) as error:
             raise self._away(request, error) from error
 
@@ -209,7 +200,7 @@ class Transport:
         from urllib3.exceptions import HTTPError
 
         try:
-            return self._access.pool.request(
+            return self.access.pool.request(
                 request.method,
                 f"{self.host}{path}",
                 headers=self._signed({"Accept": accept, "Content-Type": content_type, **headers}),
@@ -222,7 +213,7 @@ class Transport:
 
     def _signed(self, headers: dict[str, str]) -> dict[str, str]:
         try:
-            return {**self._access.headers(), **headers}
+            return {**self.access.headers(), **headers}
         except (OSError, ValueError) as error:  # a file is gone, a login program fails
             raise Forbidden(f"the credentials for {self.host} cannot be renewed: {error}") from error
 

@@ -36,13 +36,6 @@ class PodSet:
     needs: Amounts
     gpu_class: tuple[str, ...] = ()
 
-    @classmethod
-    def of(
-        cls, template: Mapping[str, Any], *, role: str, count: int, gpu_class: Sequence[str] = ()
-    ) -> PodSet:
-        """Read what a pod template asks for."""
-        return cls(role=role, count=count, needs=pod_requests(template["spec"]), gpu_class=tuple(gpu_class))
-
 
 def pod_sets(root: Mapping[str, Any], job: JobSpec) -> tuple[PodSet, ...]:
     """Return the pods that a JobSet or Job of this job makes."""
@@ -52,8 +45,8 @@ def pod_sets(root: Mapping[str, Any], job: JobSpec) -> tuple[PodSet, ...]:
     for spec in specs:
         template = spec["template"]
         role = (template["metadata"].get("labels") or {}).get(ROLE, "")
-        count = int(spec.get("parallelism") or 1)
-        found.append(PodSet.of(template, role=role, count=count, gpu_class=classes.get(role, ())))
+        count, needs = int(spec.get("parallelism") or 1), pod_requests(template["spec"])
+        found.append(PodSet(role=role, count=count, needs=needs, gpu_class=classes.get(role, ())))
     return tuple(found)
 
 

@@ -214,23 +214,12 @@ def _written(
     job: JobSpec,
     cluster: Cluster,
     *,
-    site: ClusterSite,
     wanted: str | None,
-    job_id: str,
-    attempt: int = 1,
-    secret: str = "",
     token: str = "",
     values: Mapping[str, str] | None = None,
+    **how: Any,
 ) -> Documents:
-    """Write a job as what the cluster is to make. :param wanted: the queue, if any is named."""
+    """Write a job as what the cluster is to make. :param wanted: the queue, if any is named. :param how: of :class:`Submission`."""
     queue = choose_queue(cluster, wanted, gang=job.replicas > 1)
-    submission = Submission(
-        job=job,
-        job_id=job_id,
-        attempt=attempt,
-        site=site,
-        cluster=cluster,
-        queue=None if queue is None else queue.name,
-        secret=secret,
-    )
-    return documents(submission, token=token, values=values, override=job.pod_override or None)
+    submission = Submission(job=job, cluster=cluster, queue=None if queue is None else queue.name, **how)
+    return documents(submission, token=token, values=values)

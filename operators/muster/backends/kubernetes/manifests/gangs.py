@@ -50,21 +50,14 @@ class Documents:
     owned: tuple[Document, ...]
 
 
-def documents(
-    submission: Submission,
-    *,
-    token: str,
-    values: Mapping[str, str] | None = None,
-    override: Mapping[str, Any] | None = None,
-) -> Documents:
+def documents(submission: Submission, *, token: str, values: Mapping[str, str] | None = None) -> Documents:
     """Write a job as what the cluster is to make.
 
     :param token: the job's own, for the store service.
     :param values: of the job's secrets that are in no Secret of the cluster, by variable.
-    :param override: a V1Pod in the API's own form, merged over each pod.
-    :raises SpecError: a secret is missing, or an override reaches too far.
+    :raises SpecError: a secret is missing, or the job's override reaches too far.
     """
-    templates = _templates(submission, override)
+    templates = _templates(submission)
     longest = _longest(submission.job, queued=submission.queue is not None)
     owner = (_job if submission.single else _job_set)(submission, templates, longest)
     if submission.queue is not None:
@@ -77,13 +70,13 @@ def documents(
     return Documents(owner=owner, owned=(*group, secret))
 
 
-def _templates(submission: Submission, override: Mapping[str, Any] | None) -> dict[str, Document]:
+def _templates(submission: Submission) -> dict[str, Document]:
     """Return the pod template of each role by name; what it asks for is what is checked against the cluster."""
     made = {}
     for role in submission.job.roles:
         template = pods.template(submission, role)
-        if override is not None:
-            template = overrides.merge(override, template, site=submission.site)
+        if submission.job.pod_override:
+            template = overrides.merge(submission.job.pod_override, template, site=submission.site)
         if submission.queue is not None and submission.cluster.topology:
             template = _placed(template)
         if submission.grouped:

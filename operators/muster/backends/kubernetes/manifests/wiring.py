@@ -72,9 +72,9 @@ class Submission:
 
     job: JobSpec
     job_id: str
-    attempt: int
     site: ClusterSite
     cluster: Cluster
+    attempt: int = 1
     queue: str | None = None
     secret: str = ""
 

@@ -14,8 +14,7 @@ from muster.backends.kubernetes.api.refusals import NotServed
 from muster.backends.kubernetes.cluster.discovery import QUICK_SECONDS, Survey
 from muster.backends.kubernetes.serving import names
 from muster.backends.kubernetes.serving.gateway import Counters, Gateway
-from muster.backends.kubernetes.serving.kinds import check_platform, platform_of
-from muster.backends.kubernetes.serving.made import restored
+from muster.backends.kubernetes.serving.kinds import check_platform, platform_of, restored
 from muster.backends.kubernetes.serving.replicas import MetricsPage, Replicas
 from muster.backends.kubernetes.serving.revisions import ClusterRevisions, RevisionsSeen
 from muster.backends.kubernetes.serving.route import HISTORY, Notes, Route, drift, read_route, shared

@@ -14,8 +14,14 @@ from muster.backends.kubernetes.api.kinds import Document, Kind, owned_by
 from muster.backends.kubernetes.cluster.discovery import Survey
 from muster.backends.kubernetes.cluster.facts import holds
 from muster.backends.kubernetes.labels import selector
-from muster.backends.kubernetes.serving import made as making, names
-from muster.backends.kubernetes.serving.kinds import ServingPlatform, card_classes, platform_of
+from muster.backends.kubernetes.serving import names
+from muster.backends.kubernetes.serving.kinds import (
+    ServingPlatform,
+    card_classes,
+    edited,
+    platform_of,
+    restored,
+)
 from muster.backends.kubernetes.serving.route import Route
 from muster.backends.kubernetes.serving.server import Server, code, grpc_service
 from muster.backends.kubernetes.serving.status import RevisionObjects, revision_status
@@ -156,7 +162,7 @@ class ClusterRevisions:
     def edited(self, route: Route, seen: RevisionsSeen) -> dict[str, str]:
         """Return what of the one object of each named revision is not as muster made it, by the revision."""
         objects = {live.name: seen[route.name, live.name].service for live in _named(route)}
-        found = {name: making.edited(service) for name, service in objects.items() if service}
+        found = {name: edited(service) for name, service in objects.items() if service}
         return {name: what for name, what in found.items() if what}
 
     def put_back(self, route: Route, name: str, seen: RevisionsSeen) -> None:
@@ -164,14 +170,14 @@ class ClusterRevisions:
         service = seen[route.name, name].service
         assert service is not None
         kind, version = self._platform.kind, service["metadata"]["resourceVersion"]
-        change = {"metadata": {"resourceVersion": version}, "spec": making.restored(service)["spec"]}
+        change = {"metadata": {"resourceVersion": version}, "spec": restored(service)["spec"]}
         self.maker.patch(kind, service["metadata"]["name"], change, namespace=self.site.namespace)
 
     def remember(self) -> set[str]:
         """Store a copy of each revision's object; return the deployments that have one that stays."""
         found = self.client.find(self._platform.kind, namespace=self.site.namespace, labels=names.REVISION)
         standing = [each for each in found if not each["metadata"].get("deletionTimestamp")]
-        of = {_name_of(each): making.restored(each) for each in standing}
+        of = {_name_of(each): restored(each) for each in standing}
         self.remembered = {**self.remembered, **of}
         return {deployment for deployment, _ in of}
 
@@ -181,8 +187,32 @@ class ClusterRevisions:
 
     def look(self, routes: Iterable[Route]) -> RevisionsSeen:
         """Return the objects of every revision of some routes."""
-        there = [(route.name, live.name) for route in routes for live in route.live]
-        return _look(self.client, there, kind=self._platform.kind, namespace=self.site.namespace)
+        kind, place = self._platform.kind, self.site.namespace
+        revisions = [(route.name, live.name) for route in routes for live in route.live]
+        services = {
+            names.service_name(names.revision_name(*each, namespace=place)): each for each in revisions
+        }
+        if not services:
+            return {}
+        deployments = sorted({deployment for deployment, _ in revisions})
+        ours, theirs = (
+            f"{label} in ({','.join(wanted)})"
+            for label, wanted in ((names.DEPLOYMENT, deployments), (_SERVICE, services))
+        )
+        wanted = {kinds.ENDPOINT_SLICE: theirs, kind: ours, kinds.DEPLOYMENT: ours, kinds.POD: ours}
+        with ThreadPoolExecutor(len(wanted)) as pool:
+            lists = pool.map(
+                lambda each: self.client.find(each, namespace=place, labels=wanted[each]), wanted
+            )
+            listed = dict(zip(wanted, lists, strict=True))
+        found: dict[Name, dict[Kind, list[Document]]] = {each: {} for each in revisions}
+        for each, documents in listed.items():
+            for document in documents:
+                labels = document["metadata"]["labels"]
+                of = services[labels[_SERVICE]] if each is kinds.ENDPOINT_SLICE else _name_of(document)
+                if of in found:
+                    found[of].setdefault(each, []).append(document)
+        return {name: _objects(kind, own) for name, own in found.items()}
 
     def statuses(self, route: Route, seen: RevisionsSeen | None = None) -> tuple[Revision, ...]:
         """Return the status of every revision of a route, newest first. :param seen: by a look just now."""
@@ -286,35 +316,6 @@ class ClusterRevisions:
 def _can_be_asked(pod: Document) -> bool:
     """Whether a pod has an address, and is not on its way out."""
     return not pod["metadata"].get("deletionTimestamp") and bool((pod.get("status") or {}).get("podIP"))
-
-
-def _look(client: Client, revisions: Collection[Name], *, kind: Kind, namespace: str) -> RevisionsSeen:
-    """Return what there is of revisions now.
-
-    :param kind: what the serving platform makes one of.
-    """
-    services = {
-        names.service_name(names.revision_name(*each, namespace=namespace)): each for each in revisions
-    }
-    if not services:
-        return {}
-    deployments = sorted({deployment for deployment, _ in revisions})
-    ours, theirs = (
-        f"{label} in ({','.join(wanted)})"
-        for label, wanted in ((names.DEPLOYMENT, deployments), (_SERVICE, services))
-    )
-    wanted = {kinds.ENDPOINT_SLICE: theirs, kind: ours, kinds.DEPLOYMENT: ours, kinds.POD: ours}
-    with ThreadPoolExecutor(len(wanted)) as pool:
-        lists = pool.map(lambda each: client.find(each, namespace=namespace, labels=wanted[each]), wanted)
-        listed = dict(zip(wanted, lists, strict=True))
-    found: dict[Name, dict[Kind, list[Document]]] = {each: {} for each in revisions}
-    for each, documents in listed.items():
-        for document in documents:
-            labels = document["metadata"]["labels"]
-            of = services[labels[_SERVICE]] if each is kinds.ENDPOINT_SLICE else _name_of(document)
-            if of in found:
-                found[of].setdefault(each, []).append(document)
-    return {name: _objects(kind, own) for name, own in found.items()}
 
 
 def _name_of(document: Document) -> Name:

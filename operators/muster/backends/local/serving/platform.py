@@ -19,7 +19,7 @@ from muster.backends.local.serving.folder import DeploymentFolder
 from muster.backends.local.serving.kept import start_keeper
 from muster.backends.local.serving.state import Change, DeploymentState
 from muster.backends.releases import inference
-from muster.backends.releases.book import Book, BookEntry, pin_reason, stale
+from muster.backends.releases.book import Book, BookEntry, pin_reason, stale, unpin as unpin_all
 from muster.backends.releases.deployments import Deployments
 from muster.backends.releases.figures import added, if_known, read_counts
 from muster.backends.releases.inference import exchanged
@@ -27,7 +27,7 @@ from muster.backends.releases.platform import Limits, Observed
 from muster.backends.releases.tokens import Tokens
 from muster.backends.request_log import Predictions
 from muster.core.deployment import FINISH_SECONDS, LOOPBACK, Answer, Counts, SmokeRequest
-from muster.core.errors import BackendError, Corrupt, DeploymentError, NotFound, SpecError
+from muster.core.errors import BackendError, Corrupt, DeploymentError, SpecError
 from muster.core.locks import locked
 from muster.core.settings import Settings
 from muster.core.shipped import shipped
@@ -114,7 +114,7 @@ class LocalPlatform:
         folder = self._folder(name)
         state = folder.read()
         if state and state.retired:
-            self._take_away(folder, folder.named(), self._unpin(name))
+            self._take_away(folder, folder.named(), partial(unpin_all, self._store, name))
         return LocalBook(name=name)
 
     def admit(self, book: LocalBook, entry: BookEntry) -> None:
@@ -332,14 +332,6 @@ class LocalPlatform:
             if state and state.retired:
                 unpin(named)
                 shutil.rmtree(folder.path)
-
-    def _unpin(self, name: str) -> Callable[[Iterable[str]], None]:
-        def unpin(addresses: Iterable[str]) -> None:
-            for address in addresses:
-                with contextlib.suppress(NotFound):  # gc took it, so nothing pinned it
-                    self._store.unpin(address, reason=pin_reason(name))
-
-        return unpin
 
     def _lock(self, entry: BookEntry, digest: str) -> Path:
         """An image's lock and recipe: the deployment's own copy, or what the store holds."""

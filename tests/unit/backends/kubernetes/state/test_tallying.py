@@ -8,7 +8,7 @@ from datetime import datetime
 import pytest
 from tests.unit.backends.kubernetes.recordings import Document, Recording, recorded
 
-from muster.backends.kubernetes.state.tallying import tallied
+from muster.backends.kubernetes.state.observe import tallied
 from muster.core.tally import Allotment, Tally
 
 NOTHING = Tally(user="ada")

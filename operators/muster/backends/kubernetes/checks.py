@@ -11,9 +11,8 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from muster.backends.kubernetes.api.kinds import WORKLOAD
+from muster.backends.kubernetes.api.kinds import QUEUE_VIEW, WORKLOAD
 from muster.backends.kubernetes.cluster import discovery
-from muster.backends.kubernetes.cluster.discovery import serves
 from muster.backends.kubernetes.cluster.facts import Gangs
 from muster.backends.kubernetes.cluster.feasibility import check_place, choose_queue
 from muster.backends.kubernetes.lifecycle.submitting import rehearse
@@ -49,7 +48,8 @@ def cluster_checks(place: ClusterPlace) -> Iterator[Check]:
     yield ok("cluster file", f"{file}, namespace {site.namespace}")
     yield from _store_checks(site)
     yield _images(site)
-    connection = _connection(site)
+    advice = "the cluster file's kubeconfig and context name the API server and how to log in there"
+    connection = _tried("connection", lambda: _connection(site), advice)
     yield connection
     if connection.state == "ok":
         yield from _api_checks(site)
@@ -159,75 +159,89 @@ def _images(site: _Site) -> Check:
 
 
 def _connection(site: _Site) -> Check:
-    try:
-        version = site.client.version()
-    except MusterError as error:
-        return bad(
-            "connection",
-            error,
-            "the cluster file's kubeconfig and context name the API server and how to log in there",
-        )
-    return ok("connection", f"{site.client.host}, Kubernetes {version}")
+    return ok("connection", f"{site.client.host}, Kubernetes {site.client.version()}")
 
 
 def _api_checks(site: _Site) -> Iterator[Check]:
-    yield _tried("rights", lambda: _rights(site))
-    yield _tried("reading", lambda: _reading(site))
+    needed, helpful = discovery.needed(kueue=site.kueue), discovery.helpful(kueue=site.kueue)
+    give = "give it a Role there, like that of the chart's operator account,"
+    yield _granted(
+        site, "rights", needed, told=f"all that jobs need in namespace {site.namespace}", give=give
+    )
+    yield _granted(
+        site,
+        "reading",
+        helpful,
+        told="nodes, quotas and flavors: a job that can never run is refused",
+        give="without it a job that can never run waits until its queue timeout, and `muster gpus` shows no "
+        "nodes: give the account a ClusterRole",
+        lacks=warn,
+    )
     try:
         cluster = site.cluster
     except MusterError as error:
         yield bad("namespace", error, "the other checks of the cluster need it")
         return
-    yield from gang_checks(cluster, client=site.client, site=site.written.site)
+    of, shares = site.written.site, "jobs of several nodes read and write the store through it"
+    yield _tried("claim", lambda: _claim(cluster, of), shares)
+    yield _gangs(cluster, of)
+    if cluster.kueue:
+        yield _queue(cluster, of)
+        yield _flavors(cluster)
+        yield _priorities(cluster)
+        yield _places(site)
+    yield _gpus(cluster, of.gpu_resource)
+    yield _gang(cluster, site.client, of)
     yield from _serving_checks(site)
 
 
-def _tried(name: str, look: Callable[[], Check]) -> Check:
+_AGAIN = "this check failed to run: try again, and see the checks above"
+
+
+def _tried(name: str, look: Callable[[], Check], advice: str = _AGAIN) -> Check:
+    """Return what a look finds. :param advice: where it fails."""
     try:
         return look()
     except MusterError as error:
-        return bad(name, error, "this check failed to run: try again, and see the checks above")
+        return bad(name, error, advice)
 
 
-def _rights(site: _Site) -> Check:
-    give = "give it a Role there, like that of the chart's operator account,"
-    return _granted(site, "rights", discovery.needed(kueue=site.kueue), by="jobs", give=give)
+def _granted(
+    site: _Site,
+    name: str,
+    wanted: Iterable[discovery.Right],
+    *,
+    told: str,
+    give: str,
+    lacks: Callable[[str, str, str], Check] = bad,
+) -> Check:
+    """Check that this account has some rights. :param told: where it has all; `give`: what to do where it lacks some."""
 
+    def look() -> Check:
+        missing = discovery.lacking(site.client, wanted, namespace=site.namespace, served=site.served)
+        if not missing:
+            return ok(name, told)
+        where = "" if all(right.whole for right in missing) else f", in namespace {site.namespace}"
+        what = ", ".join(f"{right.verb} {right.resource}" for right in missing)
+        found = f"this account may not{where}: {what}"
+        return lacks(name, found, f"{give} with {discovery.rules(missing)}")
 
-def _granted(site: _Site, name: str, wanted: Iterable[discovery.Right], *, by: str, give: str) -> Check:
-    missing = discovery.lacking(site.client, wanted, namespace=site.namespace, served=site.served)
-    if not missing:
-        return ok(name, f"all that {by} need in namespace {site.namespace}")
-    what = ", ".join(f"{right.verb} {right.resource}" for right in missing)
-    found = f"this account may not, in namespace {site.namespace}: {what}"
-    return bad(name, found, f"{give} with {discovery.rules(missing)}")
-
-
-def _reading(site: _Site) -> Check:
-    missing = discovery.lacking(
-        site.client, discovery.helpful(kueue=site.kueue), namespace=site.namespace, served=site.served
-    )
-    if missing:
-        return warn(
-            "reading",
-            f"this account may not list {', '.join(right.resource for right in missing)}",
-            "without it a job that can never run waits until its queue timeout, and `muster gpus` shows no "
-            f"nodes: give the account a ClusterRole with {discovery.rules(missing)}",
-        )
-    return ok("reading", "nodes, quotas and flavors: a job that can never run is refused")
+    return _tried(name, look)
 
 
 def _serving_checks(site: _Site) -> Iterator[Check]:
-    if site.written.site.serving is None:
+    of, name = site.written.site, "rights to serve"
+    if of.serving is None:
         yield ok("serving", "on the machine that deploys: the cluster file sets no serving platform")
         return
-    try:
-        yield _platform(site.client, site.written.site, site.cluster)
-        yield _serving_rights(site)
-        if site.written.site.gateway_metrics:
-            yield _gateway_metrics(site.written.site.gateway_metrics)
-    except MusterError as error:
-        yield bad("serving", error, "this check failed to run: try again, and see the checks above")
+    yield _tried("serving", lambda: _platform(site.client, of, site.cluster))
+    rights = discovery.serving_rights(platform_of(of).kind, gateway=bool(of.gateway))
+    give = "set serving.enabled of the chart, or give it a Role there"
+    yield _granted(
+        site, name, rights, told=f"all that deployments need in namespace {site.namespace}", give=give
+    )
+    if of.gateway_metrics:
+        yield _gateway_metrics(of.gateway_metrics)
 
 
 def _platform(client: Client, site: ClusterSite, cluster: Cluster) -> Check:
@@ -259,32 +273,9 @@ def _gateway_metrics(url: str) -> Check:
     return ok(name, f"{len(asked)} replicas of the Gateway report their answers")
 
 
-def _serving_rights(site: _Site) -> Check:
-    of = site.written.site
-    wanted = discovery.serving_rights(platform_of(of).kind, gateway=bool(of.gateway))
-    give = "set serving.enabled of the chart, or give it a Role there"
-    return _granted(site, "rights to serve", wanted, by="deployments", give=give)
-
-
-def gang_checks(cluster: Cluster, *, client: Client, site: ClusterSite) -> Iterator[Check]:
-    """Yield the checks for a gang of this site: the claim first, and last a dry run of a gang."""
-    yield _claim(cluster, site)
-    yield _gangs(cluster, site)
-    if cluster.kueue:
-        yield _queue(cluster, site)
-        yield _flavors(cluster)
-        yield _priorities(cluster)
-        yield _places(client)
-    yield _gpus(cluster, site.gpu_resource)
-    yield _gang(cluster, client, site)
-
-
 def _claim(cluster: Cluster, site: ClusterSite) -> Check:
     name = site.claim
-    try:
-        check_place(cluster, claim=name)
-    except SpecError as error:
-        return bad("claim", error, "jobs of several nodes read and write the store through it")
+    check_place(cluster, claim=name)
     assert cluster.claim is not None
     modes = ", ".join(cluster.claim.modes)
     if cluster.claim.phase != "Bound":
@@ -391,11 +382,9 @@ def _priorities(cluster: Cluster) -> Check:
     return ok("priorities", found)
 
 
-def _places(client: Client) -> Check:
+def _places(site: _Site) -> Check:
     """Check that Kueue reports a job's place in its queue, which `muster queue` shows."""
-    from muster.backends.kubernetes.api.kinds import QUEUE_VIEW
-
-    if serves(client.served(), QUEUE_VIEW):
+    if discovery.serves(site.served, QUEUE_VIEW):
         return ok("places", "Kueue says which job is next")
     return warn(
         "places",

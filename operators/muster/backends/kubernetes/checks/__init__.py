@@ -1,1 +1,0 @@
-"""The doctor's checks of a cluster."""
