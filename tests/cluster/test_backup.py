@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 import yaml
 from tests.cluster import chart, images, kubectl
+from tests.cluster.chart_airflow import Airflow
 from tests.cluster.deploying import infer
 from tests.cluster.layout import Layout
 from tests.cluster.runtime import SOURCE
-from tests.cluster.test_airflow_of_the_chart import Airflow
 from tests.cluster.test_installing import PAGE as INSTALLING, Terminal, commands, empty, ours
 from tests.docs.page import DOCS, ROOT, File, Typed, missing, steps
 from tests.e2e.author import Author
@@ -146,7 +146,7 @@ class Seen:
         self.tasks = {
             name: (each["state"], each["try_number"], each["end_date"]) for name, each in states.items()
         }
-        self.log = airflow.log(run_id, "train", 1)
+        self.log = airflow.log(run_id, "train")
         self.answer = eventually(answer)
 
 
