@@ -119,15 +119,41 @@ AIRFLOW: Document = {
         "database": {"small": {"enabled": True}},
     },
 }
+TASKS: Document = {
+    **AIRFLOW,
+    "airflow": {
+        **AIRFLOW["airflow"],
+        "executor": "KubernetesExecutor",
+        "dags": {"volume": "site/dags@latest"},
+        "setup": {"secret": "muster-first", "pools": [{"name": "gpus", "slots": 4}]},
+    },
+}
+WORKERS: Document = {
+    **AIRFLOW,
+    "airflow": {
+        **AIRFLOW["airflow"],
+        "executor": "CeleryExecutor",
+        "celery": {"brokerSecret": "muster-broker"},
+    },
+    "networkPolicy": {"airflowEgress": [{"ports": [{"port": 6379}]}]},
+}
 EXAMPLES: dict[str, Document | Path] = {
     "least": LEAST,
     "whole": WHOLE,
     "airflow": AIRFLOW,
+    "airflow-tasks": TASKS,
+    "airflow-workers": WORKERS,
     "test-cluster": CLUSTER,
 }
 
 
-LIKE = {"least": "test-cluster", "whole": "test-cluster", "airflow": "least"}
+LIKE = {
+    "least": "test-cluster",
+    "whole": "test-cluster",
+    "airflow": "least",
+    "airflow-tasks": "airflow",
+    "airflow-workers": "airflow",
+}
 
 
 @cache

@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 import yaml
 from tests.chart import helm
-from tests.chart.examples import AIRFLOW, LEAST
+from tests.chart.examples import AIRFLOW, LEAST, TASKS, WORKERS
 from tests.chart.helm import NAMESPACE, Document, named, refused, render
 from tests.chart.reach import End, may
 
 from muster.airflow.site import cluster_settings
 from muster.backends.kubernetes.site import ClusterSite
+from muster.ext.dags.bundle import VolumeDagBundle
 
 pytestmark = pytest.mark.chart
 
@@ -40,7 +41,7 @@ def values(**change: Any) -> Document:
 
 def pod(documents: list[Document], part: str) -> Document:
     """The specification of a part's pods."""
-    kind, name = PARTS[part]
+    kind, name = PARTS.get(part, ("Deployment", f"muster-airflow-{part}"))
     if not name:
         (name,) = [each["metadata"]["name"] for each in documents if each["kind"] == kind]
     spec = named(documents, kind, name)["spec"]
@@ -429,10 +430,165 @@ def test_dags_of_a_git_repository_are_a_bundle() -> None:
         assert given["AIRFLOW_CONN_GIT"] == {"secretKeyRef": {"name": "muster-git", "key": "connection"}}
 
 
+def test_dags_of_a_volume_are_a_bundle_that_the_dag_processor_may_read() -> None:
+    """It has a token for that, and no right in the cluster."""
+    found = render(values(dags={"volume": "site/dags@latest/dags"}))
+    for part in WAITING:
+        given = environment(pod(found, part)["containers"][0])
+        assert json.loads(given["AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST"]) == [
+            {
+                "name": "dags",
+                "classpath": f"{VolumeDagBundle.__module__}.{VolumeDagBundle.__name__}",
+                "kwargs": {"volume": "site/dags@latest/dags"},
+            }
+        ]
+    spec = pod(found, "dagProcessor")
+    assert (spec["serviceAccountName"], spec["automountServiceAccountToken"]) == ("muster-airflow", False)
+    assert re.findall(r"--kind (\w+)", spec["initContainers"][0]["command"][2]) == ["reader"] * 2
+    assert {"name": "token", "mountPath": "/token", "readOnly": True} in spec["containers"][0]["volumeMounts"]
+
+
+def worker(documents: list[Document], executor: str) -> Document:
+    """The specification of the pods that run tasks."""
+    if executor == "CeleryExecutor":
+        return pod(documents, "worker")
+    written = named(documents, "ConfigMap", "muster-airflow-worker")["data"]["pod.yaml"]
+    found: Document = yaml.safe_load(written)["spec"]
+    return found
+
+
+@pytest.mark.parametrize("executor", ["KubernetesExecutor", "CeleryExecutor"])
+def test_with_another_executor_workers_alone_run_tasks(executor: str) -> None:
+    """They have what a scheduler had for it; the scheduler has it no more."""
+    found = render(WORKERS if executor == "CeleryExecutor" else TASKS)
+    ours, scheduler = worker(found, executor), pod(found, "scheduler")
+    assert (ours["serviceAccountName"], ours["automountServiceAccountToken"]) == ("muster-operator", True)
+    assert re.findall(r"--kind (\w+)", ours["initContainers"][0]["command"][2]) == ["operator"] * 2
+    mounts = {each["mountPath"]: each for each in ours["containers"][0]["volumeMounts"]}
+    assert mounts["/logs"] == {"name": "claim", "mountPath": "/logs", "subPath": "airflow/logs"}
+    assert mounts["/token"]["readOnly"] is True
+    given = environment(ours["containers"][0])
+    assert given["AIRFLOW__CORE__EXECUTOR"] == executor
+    assert not {"AIRFLOW__API_AUTH__JWT_SECRET", "AIRFLOW__API__SECRET_KEY"} & given.keys()
+    assert "/token" not in {each["mountPath"] for each in scheduler["containers"][0]["volumeMounts"]}
+    assert scheduler["serviceAccountName"] != "muster-operator"
+    for each in containers(ours):
+        assert each["securityContext"]["readOnlyRootFilesystem"] is True
+
+
+def test_a_pod_of_a_task_is_one_that_airflow_s_executor_takes(tmp_path: Path) -> None:
+    """Read by the executor's own code: its first container is `base`, and has no command of its own."""
+    from airflow.providers.cncf.kubernetes.pod_generator import PodGenerator
+
+    found = render(TASKS)
+    scheduler = pod(found, "scheduler")
+    given = environment(scheduler["containers"][0])
+    folder, file = given["AIRFLOW__KUBERNETES_EXECUTOR__POD_TEMPLATE_FILE"].rsplit("/", 1)
+    assert {"name": "worker", "mountPath": folder, "readOnly": True} in scheduler["containers"][0][
+        "volumeMounts"
+    ]
+    (tmp_path / file).write_text(named(found, "ConfigMap", "muster-airflow-worker")["data"][file])
+    made = PodGenerator.deserialize_model_file(str(tmp_path / file))
+    (base,) = made.spec.containers
+    assert (base.name, base.command, base.args) == ("base", None, None)
+    assert made.spec.restart_policy == "Never"
+    (token,) = made.spec.init_containers
+    assert token.restart_policy == "Always"
+
+
+def test_a_scheduler_makes_pods_of_tasks_and_none_with_other_rights() -> None:
+    found = render(TASKS)
+    account = pod(found, "scheduler")["serviceAccountName"]
+    assert account == "muster-airflow-scheduler"
+    held = [
+        each["roleRef"]["name"]
+        for each in found
+        if each["kind"] in ("RoleBinding", "ClusterRoleBinding")
+        and account in [who["name"] for who in each["subjects"]]
+    ]
+    assert held == ["muster-airflow-scheduler"]
+    (rule,) = named(found, "Role", "muster-airflow-scheduler")["rules"]
+    assert rule["resources"] == ["pods"]
+    policy = named(found, "ValidatingAdmissionPolicy", "muster-airflow-scheduler")
+    assert "object.spec.serviceAccountName == 'muster-operator'" in _said(policy)
+    assert named(found, "ValidatingAdmissionPolicyBinding", "muster-airflow-scheduler")
+
+
+def test_celery_s_workers_are_told_by_the_broker_that_is_named() -> None:
+    found = render(WORKERS)
+    broker = {"secretKeyRef": {"name": "muster-broker", "key": "connection"}}
+    for part in ("scheduler", "worker"):
+        main = pod(found, part)["containers"][0]
+        assert environment(main)["AIRFLOW__CELERY__BROKER_URL"] == broker
+    assert main["command"] == ["python", "-m", "airflow", "celery", "worker", "--skip-serve-logs"]
+    assert named(found, "Deployment", "muster-airflow-worker")["spec"]["replicas"] == 2
+    assert pod(found, "worker")["terminationGracePeriodSeconds"] == 600
+
+
+def test_what_airflow_has_first_is_set_up_once_it_has_tables() -> None:
+    pools = [{"name": "gpus", "slots": 4}, {"name": "all", "slots": -1, "includeDeferred": True}]
+    found = render(values(setup={"secret": "muster-first", "pools": pools}))
+    migrate = pod(found, "migrate")
+    script = migrate["containers"][0]["command"][2]
+    steps = ("db migrate", "connections import", "variables import", "pools import")
+    assert sorted(map(script.index, steps)) == list(map(script.index, steps))
+    (text,) = re.findall(r"pools.json <<'END'\n(.*)\nEND\n", script)
+    assert json.loads(text) == {
+        "gpus": {"slots": 4, "description": "", "include_deferred": False},
+        "all": {"slots": -1, "description": "", "include_deferred": True},
+    }
+    seeing = [
+        part
+        for part in PARTS
+        if "muster-first"
+        in [each.get("secret", {}).get("secretName") for each in pod(found, part)["volumes"]]
+    ]
+    assert seeing == ["migrate"]
+    again = render(values(setup={"secret": "muster-first", "pools": pools[:1]}))
+    names = [[each["metadata"]["name"] for each in made if each["kind"] == "Job"] for made in (found, again)]
+    assert names[0] != names[1], "a Job cannot be changed"
+
+
 REFUSED: dict[str, tuple[Document, str]] = {
     "another executor": (
+        {"executor": "EdgeExecutor"},
+        "airflow.executor is EdgeExecutor: this chart runs LocalExecutor",
+    ),
+    "workers without a broker": (
         {"executor": "CeleryExecutor"},
-        "airflow.executor is CeleryExecutor, and this chart runs LocalExecutor",
+        "airflow.executor is CeleryExecutor, and airflow.celery.brokerSecret names no broker",
+    ),
+    "a broker without workers": (
+        {"celery": {"brokerSecret": "muster-broker"}},
+        "airflow.celery.brokerSecret is muster-broker, and airflow.executor is LocalExecutor, which has no broker",
+    ),
+    "a broker that nothing reaches": (
+        {"executor": "CeleryExecutor", "celery": {"brokerSecret": "muster-broker"}},
+        "networkPolicy.airflowEgress is empty, so no pod of Airflow could reach the broker of Secret muster-broker",
+    ),
+    "a broker that jobs may read of": (
+        {"executor": "CeleryExecutor", "celery": {"brokerSecret": "broker"}},
+        "airflow.celery.brokerSecret is broker: a job may read any Secret",
+    ),
+    "connections that jobs may read of": (
+        {"setup": {"secret": "connections"}},
+        "airflow.setup.secret is connections: a job may read any Secret",
+    ),
+    "a pool twice": (
+        {"setup": {"pools": [{"name": "gpus", "slots": 1}, {"name": "gpus", "slots": 2}]}},
+        "airflow.setup.pools has gpus twice: name each pool once",
+    ),
+    "a pool of no size": (
+        {"setup": {"pools": [{"name": "gpus"}]}},
+        "at '/airflow/setup/pools/0': missing property 'slots'",
+    ),
+    "Dags of a volume and of an image": (
+        {"dags": {"volume": "site/dags@latest", "image": "dags:1"}},
+        "airflow.dags has image and volume: Dags come from one place",
+    ),
+    "Dags of several versions": (
+        {"dags": {"volume": "site/dags@*"}},
+        'airflow.dags.volume is "site/dags@*": need a version of a volume',
     ),
     "no database": ({"database": {}}, "airflow.database names no database"),
     "two databases": (
@@ -508,6 +664,11 @@ REFUSED: dict[str, tuple[Document, str]] = {
         "at '/airflow/scheduler/extraVolumes/0/name'",
     ),
 }
+
+
+def test_who_enters_jobs_does_not_enter_tasks_that_are_called_as_they_are() -> None:
+    exec_too = {**values(executor="KubernetesExecutor"), "operator": {"exec": True}}
+    assert "operator.exec=true, and airflow.executor is KubernetesExecutor" in refused(exec_too)
 
 
 @pytest.mark.parametrize("why", REFUSED)

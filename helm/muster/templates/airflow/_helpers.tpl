@@ -68,12 +68,10 @@ until said=$(python -c 'import os; from muster.ext.up.postgres import check_answ
 {{- end }}
 - {name: AIRFLOW__DATABASE__SQL_ALCHEMY_CONNECT_ARGS, value: muster.ext.up.postgres.PATIENCE}
 - {name: AIRFLOW__DATABASE__SQL_ALCHEMY_CONNECT_ARGS_ASYNC, value: muster.ext.up.postgres.PATIENCE_ASYNC}
-{{- with $airflow.dags.git }}
-{{- if .url }}
-- {name: AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST, value: {{ include "muster.airflow.bundles" $ | quote }}}
-{{- with .secret }}
+{{- if or $airflow.dags.git.url $airflow.dags.volume }}
+- {name: AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST, value: {{ include "muster.airflow.bundles" . | quote }}}
+{{- with $airflow.dags.git.secret }}
 - {name: AIRFLOW_CONN_GIT, valueFrom: {secretKeyRef: {name: {{ quote . }}, key: connection}}}
-{{- end }}
 {{- end }}
 {{- end }}
 - {name: AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_STORAGE_PATH, value: /airflow/bundles}
@@ -90,6 +88,14 @@ until said=$(python -c 'import os; from muster.ext.up.postgres import check_answ
 - {name: AIRFLOW__SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL, value: "30"}
 - {name: AIRFLOW__WORKERS__EXECUTION_API_RETRIES, value: "40"}  # while an API server is started again
 - {name: AIRFLOW__WORKERS__EXECUTION_API_RETRY_WAIT_MAX, value: "3"}
+{{- if eq $airflow.executor "CeleryExecutor" }}
+- {name: AIRFLOW__CELERY__BROKER_URL, valueFrom: {secretKeyRef: {name: {{ quote $airflow.celery.brokerSecret }}, key: connection}}}
+- {name: AIRFLOW__CELERY__WORKER_CONCURRENCY, value: {{ int $airflow.worker.concurrency | quote }}}
+{{- else if eq $airflow.executor "KubernetesExecutor" }}
+- {name: AIRFLOW__KUBERNETES_EXECUTOR__NAMESPACE, value: {{ quote .Release.Namespace }}}
+- {name: AIRFLOW__KUBERNETES_EXECUTOR__POD_TEMPLATE_FILE, value: /worker/pod.yaml}
+- {name: AIRFLOW__KUBERNETES_EXECUTOR__WORKER_PODS_CREATION_BATCH_SIZE, value: "8"}
+{{- end }}
 - {name: AIRFLOW__MUSTER__CONNECTION, value: muster}
 - {name: AIRFLOW__MUSTER__INSTANCE, value: {{ printf "%s-%s" .Release.Namespace (include "muster.fullname" .) | trunc 63 | quote }}}
 - {name: AIRFLOW_CONN_MUSTER, value: {{ include "muster.airflow.connection" . | quote }}}
@@ -101,20 +107,22 @@ until said=$(python -c 'import os; from muster.ext.up.postgres import check_answ
 {{- end }}
 {{- end }}
 
-{{/* The keys that sign sessions and tasks' tokens: (list . PART). What parses Dags, or makes tables, signs nothing. */}}
+{{/* The keys that sign sessions and tasks' tokens: (list . PART). What parses Dags, makes tables, or only runs tasks signs nothing. */}}
 {{- define "muster.airflow.signing" -}}
-{{- if not (has (index . 1) (list "dag-processor" "migrate")) -}}
+{{- if not (has (index . 1) (list "dag-processor" "migrate" "worker")) -}}
 {{ include "muster.airflow.kept" (list (index . 0) "AIRFLOW__API__SECRET_KEY" "api-secret-key") }}
 {{ include "muster.airflow.kept" (list (index . 0) "AIRFLOW__API_AUTH__JWT_SECRET" "jwt-secret") }}
 {{- end }}
 {{- end }}
 
-{{/* Airflow's setting that names the git repository. */}}
+{{/* Airflow's setting that names the git repository, or the volume, of the Dags. */}}
 {{- define "muster.airflow.bundles" -}}
 {{- $git := .Values.airflow.dags.git -}}
 {{- $words := dict "repo_url" $git.url "tracking_ref" $git.branch "subdir" $git.subdir -}}
 {{- if $git.secret }}{{ $words = merge (dict "git_conn_id" "git") $words }}{{ end -}}
-{{- list (dict "name" "dags" "classpath" "airflow.providers.git.bundles.git.GitDagBundle" "kwargs" $words) | toJson -}}
+{{- $bundle := dict "name" "dags" "classpath" "airflow.providers.git.bundles.git.GitDagBundle" "kwargs" $words -}}
+{{- with .Values.airflow.dags.volume }}{{ $bundle = dict "name" "dags" "classpath" "muster.ext.dags.bundle.VolumeDagBundle" "kwargs" (dict "volume" .) }}{{ end -}}
+{{- list $bundle | toJson -}}
 {{- end }}
 
 {{/* The mounts of a container: (list . VALUES LOGS DAGS). */}}
@@ -142,6 +150,8 @@ The template of one workload's pod: a dict of
   part       such as scheduler
   values     the part's values
   token      the kind of the store's token that it has: operator, page, or none
+  account    the service account that it has, where its token does not say it
+  once       whether it runs one task and ends; another pod makes it
   container  its command, ports and probes, as YAML
   logs       whether it writes and reads task logs
   setup      a command of its own before it starts
@@ -155,8 +165,9 @@ The template of one workload's pod: a dict of
 {{- $app := include "muster.airflow.name" (list $root .part) -}}
 metadata: {{- include "muster.podMetadata" (list $root $app) | nindent 2 }}
 spec:
-  serviceAccountName: {{ include "muster.name" (list $root (empty .token | ternary "airflow" "operator")) }}
-  automountServiceAccountToken: {{ not (empty .token) }}
+  {{- $account := .account | default (empty .token | ternary "airflow" "operator") }}
+  serviceAccountName: {{ include "muster.name" (list $root $account) }}
+  automountServiceAccountToken: {{ ne $account "airflow" }}
   enableServiceLinks: false
   terminationGracePeriodSeconds: {{ .grace | default 30 }}
   {{- with .restart }}
@@ -223,6 +234,7 @@ spec:
     securityContext: {{- include "muster.confined" $root | nindent 6 }}
     volumeMounts: [{name: dags, mountPath: /dags}]
   {{- end }}
+  {{- if not .once }}
   - name: tables  # until the database has those of this release
     {{- include "muster.airflow.image" $root | nindent 4 }}
     command:
@@ -246,8 +258,9 @@ spec:
     securityContext: {{- include "muster.confined" $root | nindent 6 }}
     volumeMounts: {{- include "muster.airflow.mounts" (list $root $values false true) | nindent 4 }}
   {{- end }}
+  {{- end }}
   containers:
-  - name: {{ .part }}
+  - name: {{ empty .once | ternary .part "base" }}
     {{- include "muster.airflow.image" $root | nindent 4 }}
     {{- .container | nindent 4 }}
     env:

@@ -29,6 +29,8 @@ PUBLIC: dict[str, frozenset[str] | None] = {
     "airflow.triggers.base": frozenset({"BaseTrigger", "BaseEventTrigger", "TriggerEvent"}),
     "airflow.plugins_manager": frozenset({"AirflowPlugin"}),
     "airflow.listeners": frozenset({"hookimpl"}),
+    # Its page "Dag Bundles".
+    "airflow.dag_processing.bundles.base": frozenset({"BaseDagBundle", "BundleVersion"}),
     # What the providers' own pages name for others' operators.
     "airflow.providers.cncf.kubernetes.hooks.kubernetes": frozenset({"KubernetesHook"}),
     "airflow.providers.openlineage.extractors": frozenset({"OperatorLineage"}),

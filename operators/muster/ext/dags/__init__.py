@@ -1,0 +1,7 @@
+"""Dags that are versions of a volume: Airflow takes them from the store."""
+
+from __future__ import annotations
+
+from muster.core.extensions import Extension
+
+EXTENSION = Extension()
