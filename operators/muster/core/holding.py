@@ -39,6 +39,22 @@ def held_entries(folder: Path | str, inner: str = "") -> Iterator[tuple[str, os.
 
 
 @contextmanager
+def closing_handle(handle: int) -> Iterator[int]:
+    """Lend the handle of an open file or folder, and close it after the block."""
+    try:
+        yield handle
+    finally:
+        os.close(handle)
+
+
+def write_all(handle: int, data: bytes | memoryview) -> None:
+    """Write all of `data`, which one call of write(2) may not."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(handle, view) :]
+
+
+@contextmanager
 def held(folder: Path | str, inner: str = "") -> Iterator[str]:
     """Yield a path for `inner` below `folder` that is valid in the block, even if the folder is replaced.
 

@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from muster.core.errors import StoreError
+from muster.core.holding import closing_handle, write_all
 from muster.core.locks import is_locked, take
 from muster.core.settings import whose
 
@@ -85,11 +86,8 @@ def rename(source: Path | str, target: Path | str) -> None:
 
 def sync_folder(folder: Path) -> None:
     """Make the names in `folder` durable."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
+    with closing_handle(os.open(folder, os.O_RDONLY | os.O_DIRECTORY)) as fd:
         os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def sync_all(folder: Path) -> None:
@@ -97,13 +95,10 @@ def sync_all(folder: Path) -> None:
     import ctypes
 
     syncfs = ctypes.CDLL(None, use_errno=True).syncfs
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
+    with closing_handle(os.open(folder, os.O_RDONLY | os.O_DIRECTORY)) as fd:
         if syncfs(fd) != 0:
             code = ctypes.get_errno()
             raise OSError(code, os.strerror(code), str(folder))
-    finally:
-        os.close(fd)
 
 
 def symlink(text: str, path: Path | str) -> None:
@@ -189,13 +184,12 @@ def locked(path: Path, *, shared: bool = False) -> Iterator[None]:
 
     Between threads of one process it holds even where flock has no effect; there, one process owns the store.
     """
-    with _turn(str(path), shared=shared):
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            take(fd, shared=shared)
-            yield
-        finally:
-            os.close(fd)
+    with (
+        _turn(str(path), shared=shared),
+        closing_handle(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)) as fd,
+    ):
+        take(fd, shared=shared)
+        yield
 
 
 def is_free(path: Path) -> bool:
@@ -231,23 +225,15 @@ os.register_at_fork(after_in_child=_start_afresh)
 
 
 def _write(path: Path, data: bytes, *, durable: bool, mode: int) -> None:
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
-    try:
-        view = memoryview(data)
-        while view:
-            view = view[os.write(fd, view) :]
+    with closing_handle(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)) as fd:
+        write_all(fd, data)
         if durable:
             os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def _sync_file(path: str) -> None:
-    fd = os.open(path, os.O_RDONLY)
-    try:
+    with closing_handle(os.open(path, os.O_RDONLY)) as fd:
         os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def newest_first(folder: Path) -> list[Path]:

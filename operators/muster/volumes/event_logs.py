@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from muster.core.errors import Conflict, Corrupt, NotFound, SpecError
+from muster.core.holding import closing_handle
 from muster.core.job import DAY_SECONDS
 from muster.core.names import check_job_id, check_label, is_label
 from muster.volumes.base import LogPage
@@ -91,16 +92,17 @@ class FolderEventLogs:
                 "write it as several events, or as a file"
             )
         data = b"".join(lines)
-        with translated(f"write the events of {name} of {kind}"), locked(folder / "lock"):
-            handle = os.open(folder / "events", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-            try:
-                end = _whole(handle)
-                if end != after:
-                    raise Conflict(f"{name} of {kind} has gone on: its events end at {end}, not at {after}")
-                _write(handle, data, at=end)
-                os.fsync(handle)
-            finally:
-                os.close(handle)
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+        with (
+            translated(f"write the events of {name} of {kind}"),
+            locked(folder / "lock"),
+            closing_handle(os.open(folder / "events", flags, 0o644)) as handle,
+        ):
+            end = _whole(handle)
+            if end != after:
+                raise Conflict(f"{name} of {kind} has gone on: its events end at {end}, not at {after}")
+            _write(handle, data, at=end)
+            os.fsync(handle)
         return end + len(data)
 
     def tidy(self, *, days: float) -> None:

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from blake3 import blake3
 
 from muster.core.errors import StoreError
+from muster.core.holding import closing_handle
 from muster.volumes.durability import lends_leases
 from muster.volumes.manifest import Entry
 from muster.volumes.tree import open_regular, own_bytes, runs
@@ -49,11 +50,8 @@ def frozen(entry: Entry, found: os.stat_result) -> Frozen:
 
 def hash_file(path: str) -> str:
     """Return the BLAKE3 of one file in hex. :raises FileNotFoundError: as :func:`open_regular`."""
-    fd = open_regular(path)
-    try:
+    with closing_handle(open_regular(path)) as fd:
         return hash_open_file(fd, os.fstat(fd).st_size)
-    finally:
-        os.close(fd)
 
 
 def freeze_files(

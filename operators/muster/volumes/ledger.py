@@ -18,6 +18,7 @@ from muster.core import wire
 from muster.core.data import EVERY_PARTITION
 from muster.core.errors import Conflict, Corrupt, NotFound, SpecError
 from muster.core.extensions import used
+from muster.core.holding import write_all
 from muster.core.job import JobSpec
 from muster.core.names import check_new_partition
 from muster.core.origin import Origin
@@ -300,10 +301,8 @@ def _owner(folder: Path) -> str | None:
 def _add_whole(log: FileIO, lines: bytes, *, size: int) -> None:
     """Add all of `lines` behind the log's `size` bytes, or nothing: then the caller adds them again."""
     torn = size > 0 and os.pread(log.fileno(), 1, size - 1) != b"\n"
-    view = memoryview(b"\n" * torn + lines + b"\n" * (not lines.endswith(b"\n")))
     try:
-        while view:
-            view = view[log.write(view) :]
+        write_all(log.fileno(), b"\n" * torn + lines + b"\n" * (not lines.endswith(b"\n")))
     except OSError:
         log.truncate(size)
         raise

@@ -21,6 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 from stat import S_ISREG
 
+from muster.core.holding import closing_handle, write_all
 from muster.core.locks import is_locked
 from muster.core.names import check_label
 from muster.core.prediction import hour_of
@@ -114,9 +115,8 @@ def _key(place: Path) -> str | None:
 def _write_new(place: Path, data: bytes) -> None:
     """Write a file that does not exist. :raises OSError: it does."""
     handle = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    with os.fdopen(handle, "wb") as file:
-        file.write(data)
-        file.flush()
+    with closing_handle(handle):
+        write_all(handle, data)
         os.fsync(handle)
     sync_folder(place.parent)
 

@@ -21,7 +21,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from muster.core.holding import held, held_entries, swap
+from muster.core.holding import closing_handle, held, held_entries, swap
 from muster.core.kept import relative
 from muster.volumes.durability import rename, symlink, sync_folder, temporary
 
@@ -176,17 +176,12 @@ def copy_file(source: str, target: str) -> None:
 
     :raises FileNotFoundError: there is none, or it is not a regular file.
     """
-    reading = open_regular(source)
-    try:
+    with closing_handle(open_regular(source)) as reading:
         mode = 0o755 if runs(os.fstat(reading)) else 0o644
-        writing = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
-        try:
+        made = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+        with closing_handle(made) as writing:
             if not _clone(reading, writing):
                 _send(reading, writing, os.fstat(reading).st_size)
-        finally:
-            os.close(writing)
-    finally:
-        os.close(reading)
 
 
 def runs(status: os.stat_result) -> bool:

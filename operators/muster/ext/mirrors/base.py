@@ -1,8 +1,8 @@
-"""The two sides of a mirror: a home that versions are read from, and one that they are written to.
+"""A home of versions: one is read from, and its mirror is written to.
 
 A home is a store in a folder (:mod:`muster.ext.mirrors.folder`), a store service of another cluster
 (:mod:`muster.ext.mirrors.service_home`), or an object store or folder in an open layout
-(:mod:`muster.ext.mirrors.open_layout`). Each is both sides, and passes ``tests/contract/test_mirrors.py``.
+(:mod:`muster.ext.mirrors.open_layout`). Each passes ``tests/contract/test_mirrors.py``.
 """
 
 from __future__ import annotations
@@ -98,8 +98,8 @@ class VersionDocuments:
         return self.manifest.partition(b"\n")[0].decode(errors="replace")
 
 
-class MirrorSource(Protocol):
-    """A home that versions are read from."""
+class Home(Protocol):
+    """A home of versions, which they are read from and written to. Each call that writes may be repeated after a kill at any point."""
 
     @property
     def where(self) -> str:
@@ -137,17 +137,6 @@ class MirrorSource(Protocol):
     def code(self, digest: str) -> Path | None:
         """Return the folder of a code snapshot, or of an image's lock; None where it is not there."""
 
-    def close(self) -> None:
-        """Give back connections and locks; what is not published stays to be resumed."""
-
-
-class Target(Protocol):
-    """A home that versions are written to. Each call may be repeated after a kill at any point."""
-
-    @property
-    def where(self) -> str:
-        """Its name for people."""
-
     def own(self, owner: str, *, adopt: bool = False) -> None:
         """Make this the mirror of a store, or make sure that it is.
 
@@ -155,11 +144,8 @@ class Target(Protocol):
         :raises Conflict: it holds versions of another store.
         """
 
-    def holdings(self, volumes: Collection[str] = ()) -> dict[Place, Holding]:
-        """As :meth:`Source.holdings`."""
-
     def receive(
-        self, documents: VersionDocuments, source: MirrorSource, *, base: VersionDocuments | None, tell: Tell
+        self, documents: VersionDocuments, source: Home, *, base: VersionDocuments | None, tell: Tell
     ) -> None:
         """Fetch what is missing of a version, so that :meth:`publish` can make it visible.
 
@@ -197,11 +183,7 @@ class Target(Protocol):
         """Keep a code snapshot."""
 
     def close(self) -> None:
-        """As :meth:`Source.close`."""
-
-
-class Home(MirrorSource, Target, Protocol):
-    """Both sides."""
+        """Give back connections and locks; what is not published stays to be resumed."""
 
 
 class KeepsCode:
@@ -237,7 +219,7 @@ def runs(entries: Sequence[Entry], wanted: Collection[str]) -> Iterator[list[Ent
 def stretches(
     entries: Sequence[Entry], *, first: int = 0, size: int | None = None, most: int | None = None
 ) -> Iterator[tuple[Entry, int, int]]:
-    """Yield each file with where to begin and end in it, for :meth:`Source.read`; in pieces of at most `most` bytes where that is given."""
+    """Yield each file with where to begin and end in it, for :meth:`Home.read`; in pieces of at most `most` bytes where that is given."""
     left = size
     for entry in entries:
         begin = min(first, entry.size_bytes)
@@ -297,10 +279,7 @@ def refuse_other(
 
 
 def check_mirror(
-    mirror: MirrorSource,
-    store: MirrorSource,
-    *,
-    advice: str = "nothing was changed; name the mirror of this store",
+    mirror: Home, store: Home, *, advice: str = "nothing was changed; name the mirror of this store"
 ) -> None:
     """Refuse to read a mirror that is not this store's. :raises NotFound: it is none. :raises Conflict: it is another's."""
     if not (found := mirror.owner()):

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from muster.core.address import pinned
 from muster.core.errors import Conflict, Corrupt, NotFound, SpecError
-from muster.ext.mirrors.base import Holding, MirrorBusy, MirrorSource, Target, VersionDocuments
+from muster.ext.mirrors.base import Holding, Home, MirrorBusy, VersionDocuments
 from muster.volumes.commit_records import Place
 
 Progress = Callable[[str], None]
@@ -66,8 +66,8 @@ class Copying:
 
     def __init__(
         self,
-        source: MirrorSource,
-        target: Target,
+        source: Home,
+        target: Home,
         *,
         volumes: Collection[str] = (),
         keep_deleted: bool = False,

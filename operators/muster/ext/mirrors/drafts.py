@@ -17,10 +17,11 @@ from pathlib import Path
 from blake3 import blake3
 
 from muster.core.errors import BadOutput, Corrupt
+from muster.core.holding import closing_handle, write_all
 from muster.core.locks import take
 from muster.ext.mirrors.base import (
+    Home,
     MirrorBusy,
-    MirrorSource,
     Tell,
     VersionDocuments,
     ordered,
@@ -33,8 +34,6 @@ from muster.volumes.hashing import BIG_BYTES, Frozen, frozen, hash_file
 from muster.volumes.listing import Listing
 from muster.volumes.manifest import Entry
 from muster.volumes.tree import copy_file, files_of, make_folders, open_regular, prune, remove, unlock
-
-_CHUNK_BYTES = 1 << 20
 
 
 class Drafts:
@@ -165,16 +164,12 @@ class Filling:
     def write(self, entry: Entry, chunks: Iterator[bytes], tell: Tell) -> None:
         """Append to a file what it lacks. :raises Corrupt: it has not the bytes of the manifest then."""
         target, size = self._path(entry), self.part_bytes(entry)
-        fd = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-        try:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        with closing_handle(os.open(target, flags, 0o644)) as fd:
             for chunk in chunks:
-                view = memoryview(chunk)
-                while view:
-                    view = view[os.write(fd, view) :]
+                write_all(fd, chunk)
                 size += len(chunk)
                 tell(len(chunk))
-        finally:
-            os.close(fd)
         if size >= entry.size_bytes:
             self.check(entry)
 
@@ -189,13 +184,9 @@ class Filling:
     def _write(self, entry: Entry, target: str, data: bytes) -> None:
         if len(data) != entry.size_bytes or blake3(data).hexdigest() != entry.hash:
             raise _changed(entry)
-        fd = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, entry.mode)
-        try:
-            view = memoryview(data)
-            while view:
-                view = view[os.write(fd, view) :]
-        finally:
-            os.close(fd)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        with closing_handle(os.open(target, flags, entry.mode)) as fd:
+            write_all(fd, data)
 
     def _drop(self, target: str) -> None:
         if os.path.lexists(target):
@@ -244,7 +235,7 @@ def _changed(entry: Entry) -> Corrupt:
     )
 
 
-def fetch(filling: Filling, documents: VersionDocuments, source: MirrorSource, tell: Tell) -> None:
+def fetch(filling: Filling, documents: VersionDocuments, source: Home, tell: Tell) -> None:
     """Fetch the files that a draft lacks from a home: of this machine, or as streams of adjacent ones.
 
     :raises Corrupt: one is gone, or has not the bytes of its manifest.

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from muster.core.address import Address, Select
 from muster.core.errors import Conflict, Corrupt, MusterError, NotFound
 from muster.core.settings import Settings
-from muster.ext.mirrors.base import Home, MirrorSource, VersionDocuments, check_mirror
+from muster.ext.mirrors.base import Home, VersionDocuments, check_mirror
 from muster.ext.mirrors.drafts import Filling, fetch
 from muster.ext.mirrors.folder import FolderHome
 from muster.ext.mirrors.opening import home_of, open_home
@@ -79,7 +79,7 @@ class MirrorReads:
                 raise
             raise NotFound(f"{lacks}; its mirror cannot be asked: {error}") from error
 
-    def _look(self, home: MirrorSource, wanted: Address) -> VersionDocuments:
+    def _look(self, home: Home, wanted: Address) -> VersionDocuments:
         if wanted.select is Select.NUMBER:
             return home.documents((wanted.volume, int(wanted.value)))
         held = home.holdings((wanted.volume,))
@@ -116,7 +116,7 @@ class MirrorReads:
             )
         return data / inner if inner else data
 
-    def _fetched(self, home: MirrorSource, documents: VersionDocuments) -> Path:
+    def _fetched(self, home: Home, documents: VersionDocuments) -> Path:
         target = self._cache / documents.digest.removeprefix("b3:")
         if not target.is_dir():
             with translated(f"fetch {documents.address} into {self._cache}"):
@@ -126,7 +126,7 @@ class MirrorReads:
                         self._fetch(home, documents, target)
         return target / "data"
 
-    def _fetch(self, home: MirrorSource, documents: VersionDocuments, target: Path) -> None:
+    def _fetch(self, home: Home, documents: VersionDocuments, target: Path) -> None:
         part = target.with_name(f".part-{target.name}")
         filling = Filling(part / "data", documents.entries, place=documents.place)
         fetch(filling, documents, home, lambda _: None)

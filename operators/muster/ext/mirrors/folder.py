@@ -19,12 +19,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from muster.core.errors import Conflict, Corrupt, NotFound
+from muster.core.holding import closing_handle
 from muster.core.names import check_digest
 from muster.ext.mirrors.base import (
     Holding,
+    Home,
     KeepsCode,
     MirrorBusy,
-    MirrorSource,
     Tell,
     VersionDocuments,
     read_at_source,
@@ -207,7 +208,7 @@ class FolderHome(KeepsCode):
         refuse_other(self.where, own, owner)
 
     def receive(
-        self, documents: VersionDocuments, source: MirrorSource, *, base: VersionDocuments | None, tell: Tell
+        self, documents: VersionDocuments, source: Home, *, base: VersionDocuments | None, tell: Tell
     ) -> None:
         """Fetch what is missing of a version into its draft."""
         with translated(f"bring {documents.address} to {self.where}"):
@@ -409,11 +410,5 @@ def _changed(path: str, entry: Entry) -> str:
 
 def _forget(path: str) -> None:
     """Have the next read of a file come from the disk, not from memory; where it is gone that read says so."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return
-    try:
+    with suppress(FileNotFoundError), closing_handle(os.open(path, os.O_RDONLY | os.O_CLOEXEC)) as fd:
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-    finally:
-        os.close(fd)

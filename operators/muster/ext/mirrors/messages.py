@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from typing import BinaryIO
 
+from muster.core import wire
 from muster.core.errors import SpecError
 from muster.core.names import check_volume
 from muster.core.wire import parsed
@@ -40,32 +41,24 @@ class Piece:
 
     def line(self) -> bytes:
         """Return its line."""
-        named = {name: value for name, value in vars(self).items() if value is not None}
-        return json.dumps(named).encode() + b"\n"
+        return json.dumps(wire.written(self)).encode() + b"\n"
 
 
 def pieces(body: BinaryIO) -> Iterator[Piece]:
     """Yield the pieces of a body; the caller reads the bytes of each before the next. :raises SpecError: it is torn."""
     while line := body.readline(_LONGEST_LINE_BYTES):
-        document = document_of(line)
-        yield Piece(
-            path=str(document.get("path", "")),
-            at=_number(document, "at"),
-            size=_number(document, "size"),
-            first=_number(document, "first") if "first" in document else None,
-        )
+        yield wire.build(Piece, document_of(line))
 
 
 def wire_of(documents: VersionDocuments) -> bytes:
     """Return a version's documents as bytes."""
-    holding = documents.holding
     head = {
         "volume": documents.place[0],
         "number": documents.place[1],
         "at": documents.at,
         "record": len(documents.record),
         "manifest": len(documents.manifest),
-        **marks_of(holding),
+        **wire.written(documents.holding),
     }
     return b"\n".join([json.dumps(head).encode(), documents.record + documents.manifest])
 
@@ -86,21 +79,10 @@ def place_of(document: Mapping[str, object]) -> Place:
     return check_volume(str(document.get("volume", ""))), _number(document, "number")
 
 
-def marks_of(holding: Holding) -> dict[str, object]:
-    """Return a holding as a message, without what it lacks."""
-    return {name: value for name, value in asdict(holding).items() if value not in (None, False, ())}
-
-
 def holding_of(document: Mapping[str, object]) -> Holding:
-    """Return the holding of such a message."""
-    retired, pins = document.get("retired"), document.get("pins", [])
-    if not isinstance(pins, list):
-        raise SpecError(f"pins is {pins!r:.80}: expected a list")
-    return Holding(
-        digest=str(document.get("digest", "")),
-        deleted=bool(document.get("deleted", False)),
-        retired=None if retired is None else str(retired),
-        pins=tuple(map(str, pins)),
+    """Return the holding that a message has beside the place."""
+    return wire.build(
+        Holding, {each.name: document[each.name] for each in fields(Holding) if each.name in document}
     )
 
 
@@ -108,7 +90,7 @@ def listing(owner: str, holdings: Mapping[Place, Holding]) -> Iterator[bytes]:
     """Yield the lines of a listing: the owner, and then each version."""
     yield json.dumps({"owner": owner}).encode() + b"\n"
     for (volume, number), holding in holdings.items():
-        yield json.dumps({"volume": volume, "number": number, **marks_of(holding)}).encode() + b"\n"
+        yield json.dumps({"volume": volume, "number": number, **wire.written(holding)}).encode() + b"\n"
 
 
 def listed(lines: Iterable[bytes]) -> tuple[str, dict[Place, Holding]]:

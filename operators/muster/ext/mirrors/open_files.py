@@ -17,7 +17,7 @@ from blake3 import blake3
 
 from muster.core.errors import Corrupt
 from muster.ext.mirrors.base import (
-    MirrorSource,
+    Home,
     Tell,
     VersionDocuments,
     ordered,
@@ -53,7 +53,7 @@ class OpenFiles:
         self._cutting = threading.Lock()  # of one large file at a time: its pieces are held in memory
 
     def fill(
-        self, documents: VersionDocuments, source: MirrorSource, *, base: VersionDocuments | None, tell: Tell
+        self, documents: VersionDocuments, source: Home, *, base: VersionDocuments | None, tell: Tell
     ) -> list[Entry]:
         """Write what is missing of a version's files, and delete what is none of it.
 
@@ -151,7 +151,7 @@ class OpenFiles:
         self,
         documents: VersionDocuments,
         missing: Mapping[str, Entry],
-        source: MirrorSource,
+        source: Home,
         pool: ThreadPoolExecutor,
         tell: Tell,
         base: VersionDocuments | None,

@@ -28,7 +28,7 @@ from blake3 import blake3
 
 from muster.core.errors import Corrupt, NotFound, SpecError, StoreError
 from muster.core.names import check_volume
-from muster.ext.mirrors.base import Holding, MirrorSource, Tell, VersionDocuments, ordered, refuse_other, runs
+from muster.ext.mirrors.base import Holding, Home, Tell, VersionDocuments, ordered, refuse_other, runs
 from muster.ext.mirrors.drafts import Cut
 from muster.ext.mirrors.objects import ObjectsBelow
 from muster.ext.mirrors.open_files import STREAMS, OpenFiles, data_of
@@ -214,7 +214,7 @@ class OpenHome:
         """Nothing is left to do: an object is deleted at once."""
 
     def receive(
-        self, documents: VersionDocuments, source: MirrorSource, *, base: VersionDocuments | None, tell: Tell
+        self, documents: VersionDocuments, source: Home, *, base: VersionDocuments | None, tell: Tell
     ) -> None:
         """Write what is missing of a version's files."""
         self._fresh[documents.place] = []

@@ -13,7 +13,7 @@ from muster.cli.screen import note, safe
 from muster.core.address import Address, Select
 from muster.core.errors import Conflict, Corrupt, MusterError, NotFound
 from muster.core.settings import Settings
-from muster.ext.mirrors.base import Home, MirrorSource, check_mirror
+from muster.ext.mirrors.base import Home, check_mirror
 from muster.ext.mirrors.opening import home_of, open_home
 from muster.ext.mirrors.scan import scan
 from muster.volumes.commit_records import Place
@@ -63,7 +63,7 @@ class Repaired:
 
 
 def repair(
-    target: Home, source: MirrorSource, report: Report, *, tell: Callable[[str], None] = lambda _: None
+    target: Home, source: Home, report: Report, *, tell: Callable[[str], None] = lambda _: None
 ) -> Repaired:
     """Bring the damaged versions of a report from a mirror: the same bytes under the same digests.
 
@@ -89,7 +89,7 @@ def repair(
     return done
 
 
-def _name_again(root: Path, source: MirrorSource) -> bool:
+def _name_again(root: Path, source: Home) -> bool:
     """Write VOLUME.json of a store that has lost it, or has it damaged, after a mirror; return whether it was so.
 
     :raises Conflict: the mirror has none of the store's versions, or others.

@@ -8,6 +8,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from muster.core.errors import Corrupt, NotFound
+from muster.core.holding import closing_handle
 from muster.ext.mirrors.base import Holding
 from muster.volumes import tombstones
 from muster.volumes.catalog import pins
@@ -73,13 +74,10 @@ def look(layout: Layout, folder: str) -> Holding | None:
 def digest_of(path: str) -> str:
     """Return the digest that a manifest begins with; empty where it is damaged."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        with closing_handle(os.open(path, os.O_RDONLY | os.O_CLOEXEC)) as fd:
+            text = os.read(fd, _DIGEST_BYTES).decode(errors="replace")
     except FileNotFoundError:
         return ""
-    try:
-        text = os.read(fd, _DIGEST_BYTES).decode(errors="replace")
-    finally:
-        os.close(fd)
     return text if len(text) == _DIGEST_BYTES and text.startswith("b3:") else ""
 
 

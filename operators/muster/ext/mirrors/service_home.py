@@ -9,18 +9,19 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from muster.core import wire
 from muster.core.errors import Corrupt, MusterError, NotFound, Unavailable
 from muster.ext.mirrors.base import (
     Holding,
+    Home,
     KeepsCode,
     MirrorBusy,
-    MirrorSource,
     Tell,
     VersionDocuments,
     read_at_source,
 )
 from muster.ext.mirrors.delta import LEAST_BYTES, Stretch, delta
-from muster.ext.mirrors.messages import Piece, document_of, documents_of, listed, marks_of, wire_of
+from muster.ext.mirrors.messages import Piece, document_of, documents_of, listed, wire_of
 from muster.volumes.commit_records import Place
 from muster.volumes.manifest import Entry
 from muster.volumes.service.archives import in_chunks
@@ -48,7 +49,7 @@ class ServiceHome(KeepsCode):
         self._store, self._connection = store, store.connection
         self._session = f"/v1/mirror/{os.urandom(8).hex()}"
         self._asked = time.monotonic()
-        self._received: dict[Place, tuple[MirrorSource, VersionDocuments | None]] = {}
+        self._received: dict[Place, tuple[Home, VersionDocuments | None]] = {}
 
     @property
     def where(self) -> str:
@@ -105,7 +106,7 @@ class ServiceHome(KeepsCode):
         self._connection.request("POST", "/v1/mirror/free", slow=True)
 
     def receive(
-        self, documents: VersionDocuments, source: MirrorSource, *, base: VersionDocuments | None, tell: Tell
+        self, documents: VersionDocuments, source: Home, *, base: VersionDocuments | None, tell: Tell
     ) -> None:
         """Send what is missing of a version."""
         self._received[documents.place] = (source, base)
@@ -117,7 +118,7 @@ class ServiceHome(KeepsCode):
             self._send(documents, source, None, tell)  # the version before may be damaged there
 
     def _send(
-        self, documents: VersionDocuments, source: MirrorSource, base: VersionDocuments | None, tell: Tell
+        self, documents: VersionDocuments, source: Home, base: VersionDocuments | None, tell: Tell
     ) -> None:
         for _ in range(_TRIES):
             try:
@@ -127,7 +128,7 @@ class ServiceHome(KeepsCode):
         raise self._restarting(f"it was sent {documents.address}")
 
     def _send_once(
-        self, documents: VersionDocuments, source: MirrorSource, base: VersionDocuments | None, tell: Tell
+        self, documents: VersionDocuments, source: Home, base: VersionDocuments | None, tell: Tell
     ) -> None:
         waiting, size = list[Piece](), 0
 
@@ -163,9 +164,7 @@ class ServiceHome(KeepsCode):
         parts = {str(path): int(size) for path, size in missing.items()} if isinstance(missing, dict) else {}
         return parts, bool(answer.get("base"))
 
-    def _put(
-        self, documents: VersionDocuments, source: MirrorSource, pieces: Sequence[Piece], tell: Tell
-    ) -> None:
+    def _put(self, documents: VersionDocuments, source: Home, pieces: Sequence[Piece], tell: Tell) -> None:
         query = {"volume": documents.place[0], "number": documents.place[1]}
 
         def body() -> Iterator[bytes]:
@@ -206,7 +205,7 @@ class ServiceHome(KeepsCode):
 
     def mark(self, place: Place, holding: Holding) -> None:
         """Set the marks of a version."""
-        asked = {"volume": place[0], "number": place[1], **marks_of(holding)}
+        asked = {"volume": place[0], "number": place[1], **wire.written(holding)}
         self._connection.request("POST", "/v1/mirror/mark", content=json.dumps(asked).encode())
 
     def verify(self, documents: VersionDocuments, *, drop: bool = False) -> list[str]:
@@ -240,7 +239,7 @@ class ServiceHome(KeepsCode):
 
 def _pieces_of(
     documents: VersionDocuments,
-    source: MirrorSource,
+    source: Home,
     base: VersionDocuments | None,
     missing: Mapping[str, int],
     *,

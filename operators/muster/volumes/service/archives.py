@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from muster.core.errors import SpecError, StoreError
+from muster.core.holding import write_all
 from muster.volumes.changes import files_below
-from muster.volumes.service.journal import write_all
 from muster.volumes.tree import lengthen, make_folders, open_regular
 
 CHUNK_BYTES = 1 << 20
@@ -184,7 +184,7 @@ def _write(target: Path, content: BinaryIO | object, *, runs: bool) -> int:
     with target.open("xb", buffering=0) as file:
         while chunk := content.read(CHUNK_BYTES):  # type: ignore[union-attr]
             written += len(chunk)
-            write_all(file, chunk)
+            write_all(file.fileno(), chunk)
     if runs:
         target.chmod(0o755)
     return written

@@ -26,6 +26,7 @@ from pathlib import Path
 from blake3 import blake3
 
 from muster.core.errors import Corrupt, NotFound
+from muster.core.holding import closing_handle, write_all
 from muster.volumes import manifest, snapshot
 from muster.volumes.base import Version
 from muster.volumes.durability import locked, sync_all, temporary, translated, write_whole
@@ -151,8 +152,7 @@ def _write(target: Path, entry: Entry, rest: memoryview, chunks: Iterator[bytes]
             taken, rest = rest[:size], rest[size:]
             hasher.update(taken)
             size -= len(taken)
-            while taken:
-                taken = taken[file.write(taken) :]
+            write_all(file.fileno(), taken)
         os.fchmod(file.fileno(), entry.mode)
     return rest, hasher.hexdigest()
 
@@ -229,11 +229,8 @@ class _Pages:
 
     def keep(self, data: bytes | bytearray, *, at: int) -> None:
         """Write bytes to their place."""
-        handle = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
+        with closing_handle(os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)) as handle:
             os.pwrite(handle, data, at)
-        finally:
-            os.close(handle)
 
     def of(self, index: Index) -> Read:
         """Return a function that reads pages, of which it fetches those that are not here."""

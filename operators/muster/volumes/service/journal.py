@@ -27,6 +27,7 @@ from pathlib import Path
 from weakref import WeakValueDictionary
 
 from muster.core.errors import SpecError
+from muster.core.holding import write_all
 from muster.core.series import segments
 from muster.volumes.durability import translated, write_whole
 from muster.volumes.folder import FolderStore
@@ -120,7 +121,9 @@ class Journal:
         size = self._size()
         with self._parts.open("ab", buffering=0) as parts:
             try:
-                write_all(parts, "".join(f"{size} 0 {name} {at}\n" for name, at in new.items()).encode())
+                write_all(
+                    parts.fileno(), "".join(f"{size} 0 {name} {at}\n" for name, at in new.items()).encode()
+                )
             except BaseException:
                 self._received = None  # only the file is right now
                 raise
@@ -137,8 +140,8 @@ class Journal:
         with self._parts.open("ab", buffering=0) as parts, self._log.open("ab", buffering=0) as log:
             before = os.fstat(log.fileno()).st_size
             try:
-                write_all(parts, f"{before} {len(data)} {stream} {held}\n".encode())
-                write_all(log, data if data.endswith(b"\n") else data + b"\n")
+                write_all(parts.fileno(), f"{before} {len(data)} {stream} {held}\n".encode())
+                write_all(log.fileno(), data if data.endswith(b"\n") else data + b"\n")
             except BaseException:
                 self._received = None  # only the files are right now
                 raise
@@ -231,10 +234,3 @@ def _records(path: Path) -> Iterator[tuple[int, int, str, int]]:
     for line in data[:whole].decode().splitlines():
         start, length, stream, offset = line.split(" ")
         yield int(start), int(length), stream, int(offset)
-
-
-def write_all(file: object, data: bytes) -> None:
-    """Write all of `data`, which one call of write(2) may not."""
-    view = memoryview(data)
-    while view:
-        view = view[file.write(view) :]  # type: ignore[attr-defined]

@@ -19,6 +19,7 @@ from typing import BinaryIO
 from starlette.responses import FileResponse, Response, StreamingResponse
 
 from muster.core.errors import Corrupt, SpecError
+from muster.core.holding import closing_handle
 from muster.core.names import check_digest, check_new_partition, check_request, check_volume
 from muster.core.status import JobStatus
 from muster.core.wire import parsed
@@ -172,11 +173,8 @@ def _tar(files: Iterator[tuple[str, os.DirEntry[str]]]) -> Response:
 def _members(files: Iterator[tuple[str, os.DirEntry[str]]]) -> Iterator[ArchiveMember]:
     """Yield each file, opened, so that nothing can replace it meanwhile."""
     for path, entry in files:
-        handle = open_regular(entry.path)
-        try:
+        with closing_handle(open_regular(entry.path)) as handle:
             yield ArchiveMember(name=path, source=handle, runs=runs(os.fstat(handle)))
-        finally:
-            os.close(handle)
 
 
 _LIMIT_CODE_BYTES = snapshot.LIMIT_BYTES + snapshot.LIMIT_FILES * 4096  # the tar's own headers

@@ -5,7 +5,6 @@ An operator's token alone counts here. Model servers have none: all that they re
 
 from __future__ import annotations
 
-import os
 import re
 import threading
 import time
@@ -16,6 +15,7 @@ from pathlib import Path
 from starlette.responses import StreamingResponse
 
 from muster.core.errors import NotFound, SpecError, StoreError
+from muster.core.holding import closing_handle
 from muster.core.names import check_label, is_label
 from muster.volumes.layout import Layout
 from muster.volumes.service.archives import ArchiveMember, pack
@@ -81,11 +81,8 @@ def _fetch(call: Call) -> StreamingResponse:
 def _members(files: Sequence[Path]) -> Iterator[ArchiveMember]:
     """Yield each file, opened, so that nothing can replace it meanwhile: a link to the store's keys, say."""
     for file in files:
-        handle = open_regular(str(file))
-        try:
+        with closing_handle(open_regular(str(file))) as handle:
             yield ArchiveMember(name=file.name, source=handle)
-        finally:
-            os.close(handle)
 
 
 def _drop(call: Call) -> None:
