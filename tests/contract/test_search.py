@@ -29,10 +29,10 @@ from muster.core.origin import Origin
 from muster.core.resources import Resources
 from muster.core.settings import Settings
 from muster.core.status import JobState
-from muster.ext.search.driver import Ended, SearchDriver, look_up
+from muster.ext.search.driver import SearchDriver, look_up
 from muster.ext.search.results import earlier_of, write_results
 from muster.ext.search.space import choice, uniform
-from muster.ext.search.spec import EventKind, Sampler, Search, SearchSpec
+from muster.ext.search.spec import Event, EventKind, Sampler, Search, SearchSpec
 from muster.ext.search.state import Phase
 from muster.ext.search.stored import begin_search
 from muster.images.folders import find_image, image_folders, put_image
@@ -113,7 +113,7 @@ class SearchContract(Named):
     def wait(self, condition: Callable[[], T]) -> T:
         return eventually(condition, seconds=GUARD_SECONDS * self.pace)
 
-    def drive(self, driver: SearchDriver) -> Ended:
+    def drive(self, driver: SearchDriver) -> Event:
         return self.wait(driver.step)
 
     def jobs(self, backend: Backend) -> list[str]:
@@ -297,7 +297,8 @@ class TestSearchOnThisMachine(SearchContract):
         driver = SearchDriver(backend, begin(replace(SPEC, rungs=(9,)), before="time.sleep(600)"))
         self.wait(lambda: (driver.step(), len(driver.state.running) >= 2)[1])
         SearchDriver(backend, driver.search_id).close("ana cancelled it")
-        assert self.drive(driver) == Ended(trial=-1, reason="ana cancelled it")
+        ended = self.drive(driver)
+        assert (ended.trial, ended.reason) == (-1, "ana cancelled it")
         assert set(jobs_of(backend, driver)) == {"cancelled"}
 
     def test_a_search_that_is_closed_before_a_job_was_submitted_submits_none(
@@ -317,7 +318,8 @@ class TestSearchOnThisMachine(SearchContract):
         paused = SearchDriver(backend, search_id)
         paused.pause()
         assert paused.cancel("ana cancelled it")
-        assert self.drive(SearchDriver(backend, search_id)) == Ended(trial=-1, reason="ana cancelled it")
+        ended = self.drive(SearchDriver(backend, search_id))
+        assert (ended.trial, ended.reason) == (-1, "ana cancelled it")
         assert self.jobs(backend) == []
 
     def test_the_results_of_a_search_are_where_a_later_one_begins(
@@ -392,7 +394,7 @@ class TestSearchOnCluster(SearchContract):
         driver = SearchDriver(backend, begin(replace(SPEC, trials=18), pause="time.sleep(0.5)"))
         kills = 0
 
-        def step() -> Ended | None:
+        def step() -> Event | None:
             nonlocal kills
             ended = driver.step()
             if kills < 10 and len(driver.state.trials) > kills:
@@ -412,7 +414,7 @@ class TestSearchOnCluster(SearchContract):
             f"{name}: {kills} kills, {len(driver.state.trials)} trials, {len(told)} rungs, best {ended}",
         )
         assert kills == 10
-        assert ended == Ended(trial=best.number)
+        assert ended.trial == best.number
         assert len(told) == len(set(told)), "a rung counts once"
         assert all(trial.failures == 0 for trial in driver.state.trials)
         backend.sweep()  # of what ended while its store or API server was away

@@ -14,8 +14,7 @@ from muster.core.errors import NotFound
 from muster.volumes.changes import differing_files
 
 if TYPE_CHECKING:
-    from muster.volumes.differences import Fact
-    from muster.volumes.lineage import FileDifference
+    from muster.volumes.lineage import Fact, FileDifference
     from muster.volumes.protocols import LocalStore
 
 
@@ -29,8 +28,7 @@ def diff(
 
     Compares files by their hashes, then the code's files, inputs, params and metrics.
     """
-    from muster.volumes.differences import facts as facts_of
-    from muster.volumes.lineage import compare
+    from muster.volumes.lineage import compare, facts as facts_of
 
     store = open_store()
     before, after = store.record(old), store.record(new)

@@ -14,7 +14,7 @@ from muster.core.errors import NotFound, SpecError
 from muster.core.origin import stage_title
 
 if TYPE_CHECKING:
-    from muster.volumes.differences import StageDifference
+    from muster.volumes.lineage import StageDifference
     from muster.volumes.protocols import LocalStore
     from muster.volumes.runs import Run, RunStage
 
@@ -161,7 +161,7 @@ def diff(
 
     Code with its files, the image's lock, inputs by digest, params, metrics and durations.
     """
-    from muster.volumes.differences import stages
+    from muster.volumes.lineage import stages
 
     store = open_store()
     before, after = find(store, old), find(store, new)

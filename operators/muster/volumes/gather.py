@@ -127,39 +127,28 @@ def plan_drafts(ready: Path, spec: JobSpec, sizes: Mapping[str, Mapping[str, int
     They follow from the seals alone, so a second call after a crash returns the same. An output with a base of which the job wrote nothing
     has none.
     """
-    drafts: list[Draft] = []
+    wanted: list[tuple[str, str, str | None, Mapping[str, int]]] = []
     for output, files in sizes.items():
-        if not files:
-            continue
-        target = spec.outputs[output]
-        split = target.partition == EVERY_PARTITION
-        below = _by_partition(output, files) if split else {target.partition: files}
-        for name, inner in below.items():
-            drafts.append(
-                Draft(
-                    folder=ready / str(len(drafts)) / "data",
-                    output=output,
-                    volume=target.volume,
-                    partition=name,
-                    source=f"{output}/{name}" if split else output,
-                    base=spec.base_of(output),
-                    files=inner,
-                )
-            )
+        partition = spec.outputs[output].partition
+        if files and partition == EVERY_PARTITION:
+            below = _by_partition(output, files)
+            wanted += [(output, f"{output}/{name}", name, inner) for name, inner in below.items()]
+        elif files:
+            wanted.append((output, output, partition, files))
     if CHECKPOINTS in spec.outputs:
-        target = spec.outputs[CHECKPOINTS]
-        drafts.append(
-            Draft(
-                folder=ready / str(len(drafts)) / "data",
-                output=CHECKPOINTS,
-                volume=target.volume,
-                partition=target.partition,
-                source=CHECKPOINTS,
-                files={},
-                base=spec.base_of(CHECKPOINTS),
-            )
+        wanted.append((CHECKPOINTS, CHECKPOINTS, spec.outputs[CHECKPOINTS].partition, {}))
+    return [
+        Draft(
+            folder=ready / str(k) / "data",
+            output=output,
+            volume=spec.outputs[output].volume,
+            partition=partition,
+            source=source,
+            base=spec.base_of(output),
+            files=files,
         )
-    return drafts
+        for k, (output, source, partition, files) in enumerate(wanted)
+    ]
 
 
 def give_back_checkpoints(staging: Staging, drafts: Sequence[Draft]) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from muster.core.data import CHECKPOINTS
 from muster.core.errors import Corrupt, MusterError, NotFound, SpecError, StoreError
-from muster.core.job import EVENTS, JobSpec
+from muster.core.job import DAY_SECONDS, EVENTS, JobSpec
 from muster.core.kept import follow as follow_links, look, refusal
 from muster.core.origin import Origin
 from muster.core.room import size_of
@@ -35,7 +35,6 @@ from muster.volumes.tree import copy_file, copy_tree, held_files_of, lengthen, o
 
 KEPT_DAYS = 7
 CHECKPOINT_DAYS = 7.0
-DAY_SECONDS = 86_400.0
 _SEALED = "sealed"
 _LOG = logging.getLogger(__name__)
 

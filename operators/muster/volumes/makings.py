@@ -56,8 +56,8 @@ class FolderMakings:
             if made is None:
                 raise NotFound(f"what job {job_id} made is not live any more: it is made again")
             now = time.time()
-            for version in self._versions(made):
-                path = self._layout.version(version.volume, version.number) / _USED
+            for wanted in map(Address.parse, made.addresses):
+                path = self._layout.version(wanted.volume, int(wanted.value)) / _USED
                 write_whole(path, f"{now:.3f}", durable=False)
             TaskNotes(self._layout).end_task(
                 TaskEnd(
@@ -122,12 +122,6 @@ class FolderMakings:
     def _is_live(self, place: tuple[str, int]) -> bool:
         version = self._catalog.readable(*place)
         return version is not None and version.retired is None
-
-    def _versions(self, made: Made) -> Iterator[Version]:
-        for addresses in made.outputs.values():
-            for address in addresses:
-                wanted = Address.parse(address)
-                yield self._catalog.described(wanted.volume, int(wanted.value))
 
     def _room(self, name: str) -> Path:
         return self._layout.root / "made" / name

@@ -13,8 +13,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from muster.core.errors import SpecError
+from muster.core.job import DAY_SECONDS
 from muster.volumes.base import Version
-from muster.volumes.held import CHECKPOINT_DAYS, DAY_SECONDS
+from muster.volumes.held import CHECKPOINT_DAYS
 
 
 @dataclass(frozen=True, kw_only=True)

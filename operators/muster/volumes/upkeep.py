@@ -18,7 +18,7 @@ from typing import Any
 
 from muster.core.errors import Corrupt, NotFound, SpecError, StoreError
 from muster.core.extensions import used
-from muster.core.job import JobSpec
+from muster.core.job import DAY_SECONDS, JobSpec
 from muster.core.room import Room
 from muster.core.wire import dumps, loads
 from muster.volumes import fsck, makings, tombstones, trash
@@ -40,7 +40,7 @@ from muster.volumes.commit_records import (
 )
 from muster.volumes.durability import locked, read_whole, sync_folder, translated, write_whole
 from muster.volumes.event_logs import FolderEventLogs
-from muster.volumes.held import DAY_SECONDS, EndedJobs, named
+from muster.volumes.held import EndedJobs, named
 from muster.volumes.layout import Layout
 from muster.volumes.listing import parse
 from muster.volumes.marks import Marks

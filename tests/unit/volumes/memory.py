@@ -23,7 +23,7 @@ from muster.core.address import Address, Select, pinned
 from muster.core.comparison import key_of, task_key_of
 from muster.core.data import CARRIED, CHECKPOINTS
 from muster.core.errors import BadOutput, Conflict, MusterError, NotFound, SpecError, StoreError
-from muster.core.job import JobSpec
+from muster.core.job import DAY_SECONDS, JobSpec
 from muster.core.names import (
     check_digest,
     check_job_id,
@@ -68,7 +68,6 @@ from muster.volumes.gather import (
     sources,
     union,
 )
-from muster.volumes.held import DAY_SECONDS
 from muster.volumes.listing import Listing, parse
 from muster.volumes.manifest import Entry, render
 from muster.volumes.retention import RetentionRules, why_kept

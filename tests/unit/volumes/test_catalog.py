@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.volumes import facts
+from muster.volumes import catalog
 from muster.volumes.base import Record
 from muster.volumes.folder import FolderStore
 from muster.volumes.layout import Layout
@@ -68,7 +68,7 @@ def test_of_many_records_the_last_ones_are_kept_in_memory_and_no_version_is_read
 ) -> None:
     for _ in range(9):
         store.add("raw/rows", tmp_path / "rows")
-    monkeypatch.setattr(facts, "RECORDS", 5)
+    monkeypatch.setattr(catalog, "RECORDS", 5)
     again = FolderStore(store.layout.root)
     before = records_in_memory()
     assert len(again.versions("raw/rows")) == 12
@@ -83,8 +83,8 @@ def test_of_more_versions_than_fit_all_are_read_and_the_facts_of_few_are_kept(
     monkeypatch: pytest.MonkeyPatch,
     opened: Callable[[Callable[[], object]], list[str]],
 ) -> None:
-    monkeypatch.setattr(facts, "FACTS", 2)
-    monkeypatch.setattr(facts, "RECORDS", 1)
+    monkeypatch.setattr(catalog, "FACTS", 2)
+    monkeypatch.setattr(catalog, "RECORDS", 1)
     again = FolderStore(store.layout.root)
     before = heads_in_memory()
     for _ in range(2):

@@ -11,7 +11,7 @@ from muster.core.status import JobResult, JobState
 from muster.core.verdict import Cause, Verdict
 from muster.volumes import runs
 from muster.volumes.base import TaskEnd
-from muster.volumes.differences import Fact, stages
+from muster.volumes.lineage import Fact, stages
 
 FAULT = Verdict(cause=Cause.USER_ERROR, message="ValueError: no rows", advice="mend it", rank=1)
 

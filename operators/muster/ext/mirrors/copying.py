@@ -100,7 +100,10 @@ class Copying:
         if not owner or not self._have:
             raise NotFound(f"{self._source.where} holds no versions: is that the right place?")
         self._target.own(owner, adopt=self._adopt)
-        self._there = self._target.holdings() if not self._volumes else self._known_holdings()
+        there = self._target.holdings()  # which may not know some of the wanted volumes
+        self._there = {
+            place: each for place, each in there.items() if not self._volumes or place[0] in self._volumes
+        }
         self._refuse_others()
         wanted = self._wanted()
         if not self._adopt:  # a restore changes nothing that is there
@@ -110,10 +113,6 @@ class Copying:
         brought = self._bring(in_order(self._have, wanted))
         self._mark(brought if self._adopt else self._have)
         return self.done
-
-    def _known_holdings(self) -> dict[Place, Holding]:
-        """Return what the target has of the wanted volumes, some of which it may not know."""
-        return {place: each for place, each in self._target.holdings().items() if place[0] in self._volumes}
 
     def _refuse_others(self) -> None:
         """Refuse a target with another version under the same number. :raises Conflict: names the first."""
@@ -255,15 +254,8 @@ class Copying:
         return None
 
     def _is_live(self, place: Place) -> bool:
-        mine, there = self._have.get(place), self._there.get(place)
-        return (
-            mine is not None
-            and there is not None
-            and bool(mine.digest)
-            and bool(there.digest)
-            and not mine.deleted
-            and not there.deleted
-        )
+        sides = self._have.get(place), self._there.get(place)
+        return all(each is not None and each.digest and not each.deleted for each in sides)
 
     def _partition(self, place: Place) -> object:
         """Return the partition of a version; what equals none where it cannot be read."""

@@ -46,10 +46,10 @@ class _Before:
 
 
 class OpenFiles:
-    """The files of all versions below a URL. Safe to use from many threads."""
+    """The files of all versions below a URL. Safe to use from many threads. :ivar objects: what lies there."""
 
     def __init__(self, objects: ObjectsBelow) -> None:
-        self._objects = objects
+        self.objects = objects
         self._cutting = threading.Lock()  # of one large file at a time: its pieces are held in memory
 
     def fill(
@@ -62,7 +62,7 @@ class OpenFiles:
         :return: the files that came from the source.
         :raises Corrupt: a file has not the bytes of the manifest.
         """
-        self._objects.tidy(data_of(documents.place))
+        self.objects.tidy(data_of(documents.place))
         equal = {} if base is None else {entry.hash: entry for entry in base.entries.values()}
         with ThreadPoolExecutor(STREAMS) as pool:
             there = self._keep_whole(documents, pool)
@@ -88,13 +88,13 @@ class OpenFiles:
         """Yield the bytes of these files, several pieces at a time."""
         pieces = stretches(entries, first=first, size=size, most=PIECE_BYTES)
         reading = deque[Future[bytes]]()
-        with ThreadPoolExecutor(STREAMS) as pool, self._objects.asking(f"read {documents.address}"):
+        with ThreadPoolExecutor(STREAMS) as pool, self.objects.asking(f"read {documents.address}"):
 
             def ask(entry: Entry, begin: int, end: int) -> bytes:
                 data = self.whole(self.name(documents, entry), begin, end)
                 if len(data) != end - begin:
                     raise Corrupt(
-                        f"{entry.path!r:.200} of {documents.address} is shorter in {self._objects.where} than it was"
+                        f"{entry.path!r:.200} of {documents.address} is shorter in {self.objects.where} than it was"
                     )
                 return data
 
@@ -108,13 +108,13 @@ class OpenFiles:
     def whole(self, name: str, first: int | None = None, end: int | None = None) -> bytes:
         """Return the bytes of an object that is to be there. :raises Corrupt: it is not, or its disk fails."""
         try:
-            return self._objects.read(name, first, end)
+            return self.objects.read(name, first, end)
         except FileNotFoundError as error:
-            raise Corrupt(f"{self._objects.where}/{name} is gone") from error
+            raise Corrupt(f"{self.objects.where}/{name} is gone") from error
         except OSError as error:
-            if error.errno != errno.EIO or self._objects.folder is None:
+            if error.errno != errno.EIO or self.objects.folder is None:
                 raise
-            raise Corrupt(f"{self._objects.where}/{name} cannot be read from its disk") from error
+            raise Corrupt(f"{self.objects.where}/{name} cannot be read from its disk") from error
 
     def name(self, documents: VersionDocuments, entry: Entry) -> str:
         """Return the name of a file's object."""
@@ -126,10 +126,10 @@ class OpenFiles:
 
         A run that was killed may have left files of another version with this number, of the same names and sizes.
         """
-        sizes = self._objects.sizes(data_of(documents.place))
+        sizes = self.objects.sizes(data_of(documents.place))
         for path in sizes.keys() - documents.entries.keys():
             if not is_new(path):  # else another run may be writing it
-                self._objects.remove(f"{data_of(documents.place)}/{path}")
+                self.objects.remove(f"{data_of(documents.place)}/{path}")
         found = [e for path, e in documents.entries.items() if sizes.get(path) == e.size_bytes]
         whole = pool.map(lambda entry: self._is_whole(documents, entry), found)
         return {entry.path for entry, right in zip(found, whole, strict=True) if right}
@@ -137,7 +137,7 @@ class OpenFiles:
     def _is_whole(self, documents: VersionDocuments, entry: Entry) -> bool:
         hasher, name = blake3(), self.name(documents, entry)
         for begin in range(0, entry.size_bytes, PIECE_BYTES):
-            hasher.update(self._objects.read(name, begin, min(begin + PIECE_BYTES, entry.size_bytes)))
+            hasher.update(self.objects.read(name, begin, min(begin + PIECE_BYTES, entry.size_bytes)))
         return hasher.hexdigest() == entry.hash
 
     def _copy(
@@ -145,7 +145,7 @@ class OpenFiles:
     ) -> bool:
         """Have the store copy a file that it has; whether it could."""
         assert base is not None
-        return self._objects.copy(self.name(base, same), self.name(documents, entry))
+        return self.objects.copy(self.name(base, same), self.name(documents, entry))
 
     def _fetch(
         self,
@@ -192,16 +192,16 @@ class OpenFiles:
         with read_at_source(path):
             if hash_file(path) != entry.hash:
                 raise _changed(entry)
-            if old is not None and self._objects.copies_ranges and entry.size_bytes >= LEAST_PATCHED_BYTES:
+            if old is not None and self.objects.copies_ranges and entry.size_bytes >= LEAST_PATCHED_BYTES:
                 sent = self._send_changed(path, name, old)
             if sent is None:
-                self._objects.send(path, name)
+                self.objects.send(path, name)
                 sent = entry.size_bytes
         return sent
 
     def _send_changed(self, path: str, name: str, old: _Before) -> int | None:
         """Write what differs from the version before; None where the whole file has to be sent."""
-        if not self._objects.exists(old.name):
+        if not self.objects.exists(old.name):
             return None
         try:
             with self._cutting:
@@ -210,19 +210,19 @@ class OpenFiles:
                 cut = list(delta(old.path, path))
         except OSError:  # of the file before; what is wrong with this one is seen where it is sent whole
             return None
-        return self._objects.send_changed(path, name, before=old.name, stretches=cut)
+        return self.objects.send_changed(path, name, before=old.name, stretches=cut)
 
     def _write_small(self, documents: VersionDocuments, entry: Entry, data: bytes) -> int:
         if blake3(data).hexdigest() != entry.hash:
             raise _changed(entry)
-        self._objects.put(self.name(documents, entry), data)
+        self.objects.put(self.name(documents, entry), data)
         return entry.size_bytes
 
     def _write_large(
         self, documents: VersionDocuments, entry: Entry, chunks: Iterator[bytes], tell: Tell
     ) -> None:
         hasher = blake3()
-        with self._objects.writing(self.name(documents, entry)) as file:
+        with self.objects.writing(self.name(documents, entry)) as file:
             for chunk in chunks:
                 hasher.update(chunk)
                 file.write(chunk)

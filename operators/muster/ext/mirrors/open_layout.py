@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -44,19 +44,17 @@ FORMAT = 1
 _INDEX = "_muster"
 
 
-class OpenHome:
+class OpenHome(OpenFiles):
     """The versions below a URL.
 
     :param url: such as ``s3://bucket/prefix``. Credentials and endpoint are those of its own package's environment.
     :param options: for the file system, such as an endpoint; never shown.
-    :ivar objects: what lies there.
     :raises SpecError: fsspec, or the package of this kind of store, does not know it.
     """
 
     def __init__(self, url: str, options: Mapping[str, Any] | None = None) -> None:
-        self.objects = ObjectsBelow(url, options)
+        super().__init__(ObjectsBelow(url, options))
         self.where = self.objects.where
-        self._files = OpenFiles(self.objects)
         self._fresh: dict[Place, list[Entry]] = {}
         self._published: list[Place] = []
         # Hashes of files that were found wrong: what was copied from them is read, too.
@@ -161,17 +159,6 @@ class OpenHome:
         data = None if self.objects.folder is None else self.objects.folder / f"{place[0]}/{place[1]}/data"
         return data if data is not None and data.is_dir() else None
 
-    def read(
-        self,
-        documents: VersionDocuments,
-        entries: Sequence[Entry],
-        *,
-        first: int = 0,
-        size: int | None = None,
-    ) -> Iterator[bytes]:
-        """Yield the bytes of these files, several pieces at a time."""
-        return self._files.read(documents, entries, first=first, size=size)
-
     def code(self, digest: str) -> Path | None:
         """Return a copy of a code snapshot, which is there until this home is closed."""
         name = digest.removeprefix("b3:")
@@ -188,7 +175,7 @@ class OpenHome:
             for path, runs_it in files.items():
                 target = folder / check_path(path, output="code")
                 make_folders(target.parent)
-                target.write_bytes(self._files.whole(f"{_INDEX}/code/{name}/{path}"))
+                target.write_bytes(self.whole(f"{_INDEX}/code/{name}/{path}"))
                 target.chmod(0o755 if runs_it else 0o644)
         return folder
 
@@ -224,7 +211,7 @@ class OpenHome:
                     self.objects.remove_below(data_of(documents.place))
             return
         with self.objects.asking(f"write {documents.address}"):
-            self._fresh[documents.place] = self._files.fill(documents, source, base=base, tell=tell)
+            self._fresh[documents.place] = self.fill(documents, source, base=base, tell=tell)
 
     def publish(self, versions: Sequence[VersionDocuments]) -> None:
         """Write documents and marks, and last the names that make the versions whole."""
@@ -294,7 +281,7 @@ class OpenHome:
             with self.objects.asking(f"take {documents.address} back"):
                 self.objects.remove(_version_name(place, Holding(documents.digest)))
                 for path in wrong:
-                    self.objects.remove(self._files.name(documents, entries[path]))
+                    self.objects.remove(self.name(documents, entries[path]))
         return list(wrong.values())
 
     def _changed(self, documents: VersionDocuments, run: Sequence[Entry]) -> dict[str, str]:

@@ -15,7 +15,7 @@ from muster.ext.page import snapshots
 from muster.ext.page.board import Job, JobLine
 from muster.volumes import runs
 from muster.volumes.base import TaskEnd
-from muster.volumes.differences import StageDifference, stages
+from muster.volumes.lineage import StageDifference, stages
 from muster.volumes.protocols import LocalStore
 from muster.volumes.runs import Run, RunStage
 

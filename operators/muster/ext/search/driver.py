@@ -11,7 +11,7 @@ import json
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -43,14 +43,6 @@ _WAITING_SHARE = 4
 """One trial may wait for room, and one more for each `_WAITING_SHARE` that run: it takes a card as soon as that is free."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Ended:
-    """How a search ended. :param trial: the best, or -1, and `reason` says why there is none."""
-
-    trial: int
-    reason: str = ""
-
-
 def look_up(store: Store, search_id: str) -> tuple[Search, SearchState]:
     """Return a search, and how it stands. :raises NotFound: there is none."""
     search = stored_search(store, search_id)
@@ -62,20 +54,12 @@ class SearchDriver:
     """Drives one search, call by call, from wherever it is to its end.
 
     :param say: is told what happens, a line at a time.
-    :param clock: seconds since the epoch.
     """
 
-    def __init__(
-        self,
-        backend: Backend,
-        search_id: str,
-        *,
-        say: Say = lambda _line: None,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
+    def __init__(self, backend: Backend, search_id: str, *, say: Say = lambda _line: None) -> None:
         self.search_id = search_id
         self._backend, self._store = backend, backend.store
-        self._say, self._clock = say, clock
+        self._say = say
         self.search = stored_search(self._store, search_id)
         self._spec = self.search.spec
         self._at_once = self._spec.at_once or backend.runner.side_by_side(self.search.trial)
@@ -85,7 +69,7 @@ class SearchDriver:
             self.search,
             tracking=lambda: backend.runner.tracking(self.search.trial),
             say=say,
-            clock=clock,
+            clock=time.time,
         )
         self._end = 0
         self._exhausted = False
@@ -97,8 +81,8 @@ class SearchDriver:
         self._trouble: float | None = None
         self._said = ""
 
-    def step(self) -> Ended | None:
-        """Look, do what is to be done, and return the end once there is one.
+    def step(self) -> Event | None:
+        """Look, do what is to be done, and return what closed the search once nothing of it runs any more.
 
         To be called every quarter of a second or so; a backend that is away is waited for, ``PATIENCE_SECONDS``.
 
@@ -135,7 +119,7 @@ class SearchDriver:
             if self.state.closed is not None:
                 return False
             with suppress(Conflict):  # another driver goes on meanwhile
-                self._tell(Event(what=EventKind.CLOSED, at=self._clock(), reason=reason))
+                self._tell(Event(what=EventKind.CLOSED, at=time.time(), reason=reason))
                 return True
 
     def leave(self) -> None:
@@ -150,7 +134,7 @@ class SearchDriver:
             self._stop(self.state.trials[number], "its search was cancelled")
         return True
 
-    def _step(self) -> Ended | None:
+    def _step(self) -> Event | None:
         self._read()
         statuses = self._statuses()
         for number in sorted(self.state.running):
@@ -161,14 +145,14 @@ class SearchDriver:
         self._tracker.tell(self.state)
         return self._closed()
 
-    def _closed(self) -> Ended | None:
-        """The end, once nothing of the search runs any more."""
+    def _closed(self) -> Event | None:
+        """What closed the search, once nothing of the search runs any more."""
         closed = self.state.closed
         if closed is None or self.state.running:
             return None
         self._store.release(self.search_id)
         self.leave()
-        return Ended(trial=closed.trial, reason=closed.reason)
+        return closed
 
     def _read(self) -> None:
         for page in event_pages(self._store, self.search_id, after=self._end):
@@ -186,7 +170,7 @@ class SearchDriver:
         self._tracker.note(event)
 
     def _event(self, what: EventKind, trial: int, **fields: Any) -> Event:
-        return Event(what=what, at=self._clock(), trial=trial, **fields)
+        return Event(what=what, at=time.time(), trial=trial, **fields)
 
     def _statuses(self) -> Mapping[str, JobStatus]:
         return self._backend.statuses(
@@ -222,8 +206,8 @@ class SearchDriver:
             reached = [each for rank, line in lines_of_ranks(data) for each in reports.read(rank, line)]
             if reached:
                 events = [
-                    self._event(EventKind.REACHED, trial.number, rung=each.rung, value=each.value)
-                    for each in reached
+                    self._event(EventKind.REACHED, trial.number, rung=rung, value=value)
+                    for rung, value in reached
                 ]
                 try:
                     self._tell(*events)
@@ -355,7 +339,7 @@ class SearchDriver:
 
     def _spent(self) -> Spent:
         hours = sum((self._gpu_seconds or {}).values()) / 3600
-        return Spent(seconds=self._clock() - self.search.began, gpu_hours=hours, exhausted=self._exhausted)
+        return Spent(seconds=time.time() - self.search.began, gpu_hours=hours, exhausted=self._exhausted)
 
     def _count(self, status: JobStatus) -> None:
         """Count the card-seconds of a job, where there is a budget of them."""
@@ -371,7 +355,7 @@ class SearchDriver:
         if status.started is None:
             return 0.0
         gpus = sum(role.replicas * role.resources.gpus for role in self.search.trial.roles)
-        return gpus * ((status.ended or self._clock()) - status.started)
+        return gpus * ((status.ended or time.time()) - status.started)
 
     # What is told to people
 
@@ -390,7 +374,7 @@ class SearchDriver:
 
     def _endure(self, error: Exception, since: float | None) -> None:
         """Let a trouble pass that began a while ago. :raises Exception: it lasts too long."""
-        now = self._clock()
+        now = time.time()
         self._trouble = now if since is None else since
         if now - self._trouble > PATIENCE_SECONDS:
             raise error

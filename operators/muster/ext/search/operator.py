@@ -55,7 +55,8 @@ if TYPE_CHECKING:
     from muster.airflow.attempts.run import TaskRun
     from muster.airflow.authoring.references import VersionsReference
     from muster.backends.base import Backend
-    from muster.ext.search.driver import Ended, SearchDriver
+    from muster.ext.search.driver import SearchDriver
+    from muster.ext.search.spec import Event
     from muster.volumes.protocols import LocalStore
 
 LOOK_SECONDS = 0.25
@@ -284,7 +285,7 @@ class SearchOperator(GangOperator):
         begin_search(store, search_id, search)
         self.tell(f"search {search_id}: at most {search.spec.points} trials, rungs {rungs}")
 
-    def _await(self, task: TaskRun, driver: SearchDriver) -> Ended:
+    def _await(self, task: TaskRun, driver: SearchDriver) -> Event:
         """Drive the search to its end, here for a while and then in the triggerer."""
         patience, began = task.patience(), time.monotonic()
         try:
@@ -316,7 +317,7 @@ class SearchOperator(GangOperator):
     # The best trial
 
     def _result(
-        self, context: Context, backend: Backend, driver: SearchDriver, ended: Ended
+        self, context: Context, backend: Backend, driver: SearchDriver, ended: Event
     ) -> dict[str, Any]:
         """Make the best trial's versions those of the task, keep the table of all, and let the other trials' files go."""
         store, best = backend.store, driver.state.trials[ended.trial]

@@ -18,14 +18,6 @@ T = TypeVar("T")
 _MOST_KEPT = 64  # of the newest lines, to compare ranks by: they are seldom further apart
 
 
-@dataclass(frozen=True, kw_only=True)
-class Reached:
-    """A rung that a trial has reached, and the value that it told first from there on; None is NaN."""
-
-    rung: int
-    value: float | None
-
-
 @dataclass
 class Reports:
     """The reports of one trial, over all its jobs.
@@ -46,10 +38,10 @@ class Reports:
     _others: dict[float, tuple[int, float | None]] = field(default_factory=dict)
     _names: dict[str, None] = field(default_factory=dict)
 
-    def read(self, rank: int, line: str) -> Sequence[Reached]:
-        """Read one line as its rank wrote it; return the rungs that the trial has reached by it, the lowest first.
+    def read(self, rank: int, line: str) -> Sequence[tuple[int, float | None]]:
+        """Read one line as its rank wrote it; return each rung that the trial has reached by it, the lowest first, with the value told there.
 
-        Rank 0 alone counts. A value that is infinite is as good as NaN: it compares with nothing.
+        Rank 0 alone counts. A value that is infinite is as good as NaN, which is None: it compares with nothing.
         """
         told = numbers(line)
         metric, how_far = told.get(self.spec.metric), _resource(told, self.spec)
@@ -74,7 +66,7 @@ class Reports:
             rung for rung in range(first, len(self.spec.rungs)) if self.spec.rungs[rung] <= self.position
         ]
         self.reached = max(beyond, default=self.reached)
-        return [Reached(rung=rung, value=value) for rung in beyond]
+        return [(rung, value) for rung in beyond]
 
     @property
     def told(self) -> bool:

@@ -33,6 +33,10 @@ MOST_KNOWN = 32
 """Searches whose trials are kept in memory; 10,000 trials are about 20 MB."""
 
 
+_BRIEF = (
+    *("search_id", "dag_id", "run_id", "stage", "began", "ended", "metric", "mode"),
+    *("most", "running", "failed", "reason", "waits"),
+)
 _FACTS = ("sampler", "stopping", "seed", "at_once", "retries", "resource_name", "earlier")
 
 
@@ -79,22 +83,10 @@ def brief(found: SearchOverview) -> dict[str, Any]:
     """Return a search in short, as JSON values. Times are seconds since the epoch."""
     best = found.best_row
     return {
-        "search_id": found.search_id,
+        **{name: getattr(found, name) for name in _BRIEF},
         "state": found.state.value,
         "error": "",
-        "dag_id": found.dag_id,
-        "run_id": found.run_id,
-        "stage": found.stage,
-        "began": found.began,
-        "ended": found.ended,
-        "metric": found.metric,
-        "mode": found.mode,
         "trials": len(found.trials),
-        "most": found.most,
-        "running": found.running,
-        "failed": found.failed,
-        "reason": found.reason,
-        "waits": found.waits,
         "best": best and {"trial": best.trial, "value": best.value, "params": shown(best.params)},
     }
 

@@ -1,6 +1,6 @@
 """Plays a search with workers that take no time: by the same state, rules and sampling as a real one.
 
-For tests and benchmarks, and to see what a search would cost before it is run.
+To see what a search would cost before it is run; and for tests and benchmarks.
 """
 
 from __future__ import annotations
@@ -71,55 +71,43 @@ def play(
     *,
     workers: int,
     costs: Costs | None = None,
-    fails: Callable[[Trial], bool] = lambda _: False,
-    preempts: Callable[[Trial], bool] = lambda _: False,
-    restart: Callable[[int], bool] = lambda _: False,
     sampling: Callable[[SearchSpec], Points] = Sampling,
 ) -> Played:
-    """Play a search to its end.
-
-    :param fails: whether the job that a trial has just been given fails at once.
-    :param preempts: whether a stretch from one rung to the next, which a trial begins, is stopped halfway for a job of higher
-        priority. The half is lost, the place is free for other trials at once, and the trial goes on from its last rung.
-    :param restart: asked after each event, by its number: whether state and sampling are built anew from the events, as by a
-        process that begins where another was killed.
-    :param sampling: makes what chooses the params of new trials.
-    """
-    return _SearchPlay(spec, curve, workers, costs or Costs(), fails, preempts, restart, sampling).run()
+    """Play a search to its end. :param sampling: makes what chooses the params of new trials."""
+    return SearchPlay(spec, curve, workers, costs or Costs(), sampling).run()
 
 
 @dataclass
-class _SearchPlay:
+class SearchPlay:
+    """One play; see :func:`play`. What goes wrong with its trials a subclass plays."""
+
     spec: SearchSpec
     curve: Curve
     workers: int
     costs: Costs
-    fails: Callable[[Trial], bool]
-    preempts: Callable[[Trial], bool]
-    restart: Callable[[int], bool]
     sampling: Callable[[SearchSpec], Points]
 
     def __post_init__(self) -> None:
         self._free = min(self.workers, self.spec.at_once or self.workers)
         self._now = self._busy = self._trained = self._repeated = 0.0
-        self._events: list[Event] = []
+        self.events: list[Event] = []
         self._coming: list[tuple[float, int, Callable[[], None]]] = []
         self._exhausted = False
-        self._state, self._sampling = SearchState(self.spec), self.sampling(self.spec)
+        self.state, self.chosen = SearchState(self.spec), self.sampling(self.spec)
 
     def run(self) -> Played:
         """Play it."""
         while True:
             closed = self._start()
             if closed is not None:
-                self._tell(EventKind.CLOSED, closed.best, reason=closed.reason)
+                self.tell(EventKind.CLOSED, closed.best, reason=closed.reason)
                 break
             self._now, _, happen = heapq.heappop(self._coming)
             happen()
-        value = self._state.trials[closed.best].value if closed.best >= 0 else None
+        value = self.state.trials[closed.best].value if closed.best >= 0 else None
         return Played(
-            state=self._state,
-            events=self._events,
+            state=self.state,
+            events=self.events,
             seconds=self._now,
             busy=self._busy,
             trained=self._trained,
@@ -131,17 +119,17 @@ class _SearchPlay:
     def _start(self) -> Close | None:
         """Fill the free places; return the end of the search, if it is over."""
         while self._free:
-            move = next_move(self._state, self._spent())
+            move = next_move(self.state, self._spent())
             if isinstance(move, Close):
                 return move
             if isinstance(move, Ask):
-                params = self._sampling.ask(self._state)
+                params = self.chosen.ask(self.state)
                 if params is None:
                     self._exhausted = True
                 else:
-                    self._tell(EventKind.ASKED, len(self._state.trials), params=params)
+                    self.tell(EventKind.ASKED, len(self.state.trials), params=params)
             elif isinstance(move, Take):
-                self._take(self._state.trials[move.trial], move.rung)
+                self._take(self.state.trials[move.trial], move.rung)
             else:
                 return None
         return None
@@ -152,16 +140,17 @@ class _SearchPlay:
 
     def _take(self, trial: Trial, rung: int) -> None:
         self._free -= 1
-        self._tell(EventKind.STARTED, trial.number, job_id=f"{trial.number}-{len(trial.jobs)}", rung=rung)
-        trial = self._state.trials[trial.number]
-        if self.fails(trial):
-            self._later(self.costs.start, lambda: self._fail(trial.number))
-            return
+        self.tell(EventKind.STARTED, trial.number, job_id=f"{trial.number}-{len(trial.jobs)}", rung=rung)
+        self.begin(trial.number, rung)
+
+    def begin(self, number: int, rung: int) -> None:
+        """Begin the job that a trial has just been given."""
+        trial = self.state.trials[number]
         again = self._again(trial)
         if trial.is_finishing:
-            self._later(self.costs.start + again, lambda: self._end(trial.number))
+            self.later(self.costs.start + again, lambda: self._end(number))
         else:
-            self._train(trial.number, rung, before=self.costs.start + again)
+            self.train(number, rung, before=self.costs.start + again)
 
     def _again(self, trial: Trial) -> float:
         """The seconds in which a trial trains what it has trained before."""
@@ -172,51 +161,39 @@ class _SearchPlay:
         self._repeated += units
         return units * self.costs.unit(trial.params)
 
-    def _train(self, number: int, rung: int, *, before: float = 0.0) -> None:
-        trial = self._state.trials[number]
+    def train(self, number: int, rung: int, *, before: float = 0.0) -> None:
+        """Train a trial from its last rung to this one. :param before: seconds that pass first."""
+        trial = self.state.trials[number]
         units = self.spec.rungs[rung] - (self.spec.rungs[trial.rung] if trial.values else 0.0)
-        preempted = self.preempts(trial)
-        units = units / 2 if preempted else units
         self._trained += units
-        happen = (lambda: self._preempt(number)) if preempted else (lambda: self._reach(number, rung))
-        self._later(before + units * self.costs.unit(trial.params), happen)
-
-    def _preempt(self, number: int) -> None:
-        self._tell(EventKind.PAUSED, number)
-        self._leave()
+        self.later(before + units * self.costs.unit(trial.params), lambda: self._reach(number, rung))
 
     def _reach(self, number: int, rung: int) -> None:
-        trial = self._state.trials[number]
-        self._tell(
-            EventKind.REACHED, number, rung=rung, value=self.curve(trial.params, self.spec.rungs[rung])
-        )
+        trial = self.state.trials[number]
+        self.tell(EventKind.REACHED, number, rung=rung, value=self.curve(trial.params, self.spec.rungs[rung]))
         if rung == self.spec.last:
             self._end(number)
-        elif passes(self._state, self._state.trials[number], rung, self._spent()):
-            self._train(number, rung + 1)
+        elif passes(self.state, self.state.trials[number], rung, self._spent()):
+            self.train(number, rung + 1)
         else:
-            self._tell(EventKind.PAUSED, number, rung=rung)
-            self._later(self.costs.stop, self._leave)
+            self.tell(EventKind.PAUSED, number, rung=rung)
+            self.later(self.costs.stop, self.leave)
 
     def _end(self, number: int) -> None:
-        self._tell(EventKind.ENDED, number, value=self._state.trials[number].value)
-        self._leave()
+        self.tell(EventKind.ENDED, number, value=self.state.trials[number].value)
+        self.leave()
 
-    def _fail(self, number: int) -> None:
-        final = self._state.trials[number].failures >= self.spec.retries
-        self._tell(EventKind.FAILED, number, reason="it raises", final=final)
-        self._leave()
-
-    def _leave(self) -> None:
+    def leave(self) -> None:
+        """Give a place back."""
         self._free += 1
 
-    def _later(self, seconds: float, happen: Callable[[], None]) -> None:
+    def later(self, seconds: float, happen: Callable[[], None]) -> None:
+        """Have something happen in so many seconds of a worker."""
         self._busy += seconds
-        heapq.heappush(self._coming, (self._now + seconds, len(self._events), happen))
+        heapq.heappush(self._coming, (self._now + seconds, len(self.events), happen))
 
-    def _tell(self, what: EventKind, trial: int, **fields: Any) -> None:
+    def tell(self, what: EventKind, trial: int, **fields: Any) -> None:
+        """Take in what happened."""
         event = Event(what=what, at=self._now, trial=trial, **fields)
-        self._events.append(event)
-        self._state.apply(event)
-        if self.restart(len(self._events)):
-            self._state, self._sampling = SearchState(self.spec, self._events), self.sampling(self.spec)
+        self.events.append(event)
+        self.state.apply(event)

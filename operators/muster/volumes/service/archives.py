@@ -21,10 +21,10 @@ HEAD_BYTES = 2 * CHUNK_BYTES
 
 @dataclass(frozen=True, kw_only=True)
 class ArchiveMember:
-    """One file of an archive: its name in the archive, and its bytes, their place, or a handle of them; or an empty folder."""
+    """One file of an archive: its name in the archive, and the place of its bytes or a handle of them; or an empty folder."""
 
     name: str
-    source: Path | bytes | int
+    source: Path | int
     runs: bool = False
 
 
@@ -72,10 +72,8 @@ def _packed(files: Iterable[ArchiveMember]) -> Iterator[bytes]:
     yield b"\0" * (2 * tarfile.BLOCKSIZE)
 
 
-def _opened(source: Path | bytes | int) -> BinaryIO:
+def _opened(source: Path | int) -> BinaryIO:
     """Open what is packed, and never a link: another process may have put one there since it was listed."""
-    if isinstance(source, bytes):
-        return io.BytesIO(source)
     return os.fdopen(os.dup(source) if isinstance(source, int) else open_regular(str(source)), "rb")
 
 

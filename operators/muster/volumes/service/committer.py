@@ -35,6 +35,7 @@ from muster.volumes.service.refusals import Over
 from muster.volumes.survived import bad_output, survived, with_survived
 
 PATIENCE_SECONDS = 600.0
+"""How long a commit is tried again on a full or failing disk."""
 AT_ONCE = 4
 
 _LOG = logging.getLogger(__name__)
@@ -45,21 +46,10 @@ _SHORTEST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.5, 30.0
 
 
 class Committer:
-    """Commits in the background, several jobs at once.
+    """Commits in the background, several jobs at once."""
 
-    :param patience_seconds: how long to retry a commit on a full or failing disk.
-    """
-
-    def __init__(
-        self,
-        store: FolderStore,
-        journals: Journals,
-        hearing: Hearing,
-        *,
-        patience_seconds: float = PATIENCE_SECONDS,
-    ) -> None:
+    def __init__(self, store: FolderStore, journals: Journals, hearing: Hearing) -> None:
         self._store, self._journals, self._hearing = store, journals, hearing
-        self._patience = patience_seconds
         self._locks = [threading.Lock() for _ in range(_LOCKS)]
         self._stopping = threading.Event()
         self._begun: set[str] = set()
@@ -213,7 +203,7 @@ class Committer:
 
     def _outcome(self, job_id: str) -> JobResult | Verdict | None:
         """Commit, and retry where the disk fails; None where the service ends meanwhile."""
-        deadline, pause = time.monotonic() + self._patience, _SHORTEST_PAUSE_SECONDS
+        deadline, pause = time.monotonic() + PATIENCE_SECONDS, _SHORTEST_PAUSE_SECONDS
         while True:
             try:
                 return self._result(job_id)

@@ -45,13 +45,17 @@ class Downloads:
 
     def __init__(self, cache: Path, connection: Connection) -> None:
         self._cache, self._connection = cache, connection
-        self._manifests = Manifests(cache, connection)
         # snapshots are stored here as in a store
         self._layout = Layout(root=cache, uuid="", links=False, syncfs=True)
 
     def manifest(self, address: str, digest: str) -> Listing:
-        """Return the manifest of the version at `address`, with `digest`."""
-        return self._manifests.of(address, digest)
+        """Return the files of the version at `address`, with `digest`. :raises Corrupt: it was sent another manifest."""
+        path = self._cache / "manifests" / digest.removeprefix(PREFIX)
+        if path.is_file():
+            return read(path)
+        pages = _Pages(path.with_name(f"{path.name}.pages"), address, self._connection)
+        index = self._kept_index(path, digest) or self._fetched(path, pages, digest)
+        return read(path) if index is None else Listing.of(index, pages.of(index), where=_named(address))
 
     def version(self, version: Version, inner: str) -> Path:
         """Return the folder of a version's data, or `inner` in it; fetched if missing."""
@@ -88,6 +92,38 @@ class Downloads:
     def packed(self, digest: str) -> Iterator[bytes]:
         """Return a stored code snapshot as an archive."""
         return pack(members(self._layout.code(digest)))
+
+    def _kept_index(self, path: Path, digest: str) -> Index | None:
+        kept = path.with_name(f"{path.name}.index")
+        with suppress(FileNotFoundError, Corrupt):  # a torn one is fetched again
+            index = Index.parse(kept.read_bytes(), where=kept)
+            return index if index.head.digest == digest else None
+        return None
+
+    def _fetched(self, path: Path, pages: _Pages, digest: str) -> Index | None:
+        """Fetch a small manifest whole, or the index of a large one."""
+        begun, size = pages.beginning()
+        if size > LARGE_BYTES:
+            index = self._index(pages.address, digest)
+            with translated(f"keep the manifest of {pages.address}"):
+                self._room("manifests")
+                write_whole(path.with_name(f"{path.name}.index"), index.render(), durable=False)
+                pages.keep(begun, at=0)
+            return index
+        body = begun + b"".join(pages.fetched(len(begun), size))
+        if parse(body, where=_named(pages.address)).digest != digest:
+            raise _other(pages.address, digest)
+        with translated(f"keep the manifest of {pages.address}"):
+            self._room("manifests")
+            write_whole(path, body)
+        return None
+
+    def _index(self, address: str, digest: str) -> Index:
+        body = self._connection.request("GET", INDEX_CALL, query={"address": address}).content
+        index = Index.parse(body, where=f"the index of {_named(address)}")
+        if index.head.digest != digest:
+            raise _other(address, digest)
+        return index
 
     def _room(self, name: str) -> Path:
         room = self._cache / name
@@ -159,54 +195,6 @@ def _write(target: Path, entry: Entry, rest: memoryview, chunks: Iterator[bytes]
 
 FIRST_BYTES = 1 << 17  # all of most manifests
 _CALL, INDEX_CALL = "/v1/manifest", "/v1/manifest/index"
-
-
-class Manifests:
-    """The manifests that a client has fetched, below `cache`."""
-
-    def __init__(self, cache: Path, connection: Connection) -> None:
-        self._room, self._connection = cache / "manifests", connection
-
-    def of(self, address: str, digest: str) -> Listing:
-        """Return the files of the version at `address`, with `digest`. :raises Corrupt: it was sent another manifest."""
-        path = self._room / digest.removeprefix(PREFIX)
-        if path.is_file():
-            return read(path)
-        pages = _Pages(path.with_name(f"{path.name}.pages"), address, self._connection)
-        index = self._kept_index(path, digest) or self._fetched(path, pages, digest)
-        return read(path) if index is None else Listing.of(index, pages.of(index), where=_named(address))
-
-    def _kept_index(self, path: Path, digest: str) -> Index | None:
-        kept = path.with_name(f"{path.name}.index")
-        with suppress(FileNotFoundError, Corrupt):  # a torn one is fetched again
-            index = Index.parse(kept.read_bytes(), where=kept)
-            return index if index.head.digest == digest else None
-        return None
-
-    def _fetched(self, path: Path, pages: _Pages, digest: str) -> Index | None:
-        """Fetch a small manifest whole, or the index of a large one."""
-        begun, size = pages.beginning()
-        if size > LARGE_BYTES:
-            index = self._index(pages.address, digest)
-            with translated(f"keep the manifest of {pages.address}"):
-                self._room.mkdir(parents=True, exist_ok=True)
-                write_whole(path.with_name(f"{path.name}.index"), index.render(), durable=False)
-                pages.keep(begun, at=0)
-            return index
-        body = begun + b"".join(pages.fetched(len(begun), size))
-        if parse(body, where=_named(pages.address)).digest != digest:
-            raise _other(pages.address, digest)
-        with translated(f"keep the manifest of {pages.address}"):
-            self._room.mkdir(parents=True, exist_ok=True)
-            write_whole(path, body)
-        return None
-
-    def _index(self, address: str, digest: str) -> Index:
-        body = self._connection.request("GET", INDEX_CALL, query={"address": address}).content
-        index = Index.parse(body, where=f"the index of {_named(address)}")
-        if index.head.digest != digest:
-            raise _other(address, digest)
-        return index
 
 
 class _Pages:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from muster.ext.search.reports import Reached, Reports
+from muster.ext.search.reports import Reports
 from muster.ext.search.space import loguniform
 from muster.ext.search.spec import SearchSpec
 
@@ -20,7 +20,7 @@ def line(epoch: float, auc: object, *, total: int | None = 9) -> str:
 def test_each_rung_counts_once_with_the_value_that_is_told_first() -> None:
     reports = Reports(SPEC)
     told = [list(reports.read(0, line(epoch, epoch / 10))) for epoch in (1, 2, 3, 4)]
-    assert told == [[Reached(rung=0, value=0.1)], [], [Reached(rung=1, value=0.3)], []]
+    assert told == [[(0, 0.1)], [], [(1, 0.3)], []]
     assert (reports.position, reports.value) == (4, 0.4)
 
 
@@ -31,23 +31,23 @@ def test_a_gang_that_starts_again_from_its_checkpoint_tells_nothing_new_until_it
     assert [list(reports.read(0, line(epoch, 0.9))) for epoch in (3, 4, 5)] == [[], [], []]
     assert (reports.position, reports.value) == (5, 0.5)
     assert not reports.warnings
-    assert reports.read(0, line(9, 0.8)) == [Reached(rung=2, value=0.8)]
+    assert reports.read(0, line(9, 0.8)) == [(2, 0.8)]
 
 
 def test_a_line_beyond_several_rungs_reaches_each_of_them() -> None:
     reports = Reports(SPEC)
-    assert reports.read(0, line(4, 0.5)) == [Reached(rung=0, value=0.5), Reached(rung=1, value=0.5)]
+    assert reports.read(0, line(4, 0.5)) == [(0, 0.5), (1, 0.5)]
 
 
 def test_a_reader_that_begins_anew_does_not_reach_what_was_reached() -> None:
     reports = Reports(SPEC, reached=1)
     assert reports.read(0, line(5, 0.5)) == []
-    assert reports.read(0, line(9, 0.6)) == [Reached(rung=2, value=0.6)]
+    assert reports.read(0, line(9, 0.6)) == [(2, 0.6)]
 
 
 @pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
 def test_a_value_that_is_not_finite_is_none(value: str) -> None:
-    assert Reports(SPEC).read(0, line(1, value)) == [Reached(rung=0, value=None)]
+    assert Reports(SPEC).read(0, line(1, value)) == [(0, None)]
 
 
 @pytest.mark.parametrize("first", [0, 1])
@@ -57,7 +57,7 @@ def test_rank_0_counts_and_another_value_of_another_rank_is_one_warning(first: i
         reached = [
             each for rank in (first, 1 - first) for each in reports.read(rank, line(epoch, 0.5 + rank / 10))
         ]
-        assert reached == ([Reached(rung=0, value=0.5)] if epoch == 1 else [])
+        assert reached == ([(0, 0.5)] if epoch == 1 else [])
     assert reports.warnings == ["at 1 rank 0 tells auc=0.5 and rank 1 0.6: rank 0's counts"]
 
 
@@ -72,13 +72,13 @@ def test_ranks_that_tell_the_same_and_a_new_job_are_no_warning() -> None:
 
 def test_the_resource_is_the_number_with_a_total_or_the_named_one() -> None:
     both = "muster: step=300 epoch=3/9 auc=0.7"
-    assert [each.rung for each in Reports(SPEC).read(0, both)] == [0, 1]
+    assert [rung for rung, _ in Reports(SPEC).read(0, both)] == [0, 1]
     named = replace(SPEC, resource="step", rungs=(100, 400))
-    assert [each.rung for each in Reports(named).read(0, both)] == [0]
+    assert [rung for rung, _ in Reports(named).read(0, both)] == [0]
 
 
 def test_the_metric_may_have_a_total_itself() -> None:
-    assert [each.rung for each in Reports(SPEC).read(0, "muster: auc=0.7/1 epoch=1/9")] == [0]
+    assert [rung for rung, _ in Reports(SPEC).read(0, "muster: auc=0.7/1 epoch=1/9")] == [0]
 
 
 def test_what_is_missing_is_said() -> None:

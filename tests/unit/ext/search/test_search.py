@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +13,8 @@ import pytest
 from muster.core.errors import SpecError
 from muster.core.wire import dumps, loads
 from muster.ext.search.rules import Ask, Close, NothingYet, Spent, Take, next_move, passes
-from muster.ext.search.simulation import Costs, Played, play
+from muster.ext.search.sampling import Sampling
+from muster.ext.search.simulation import Costs, Played, SearchPlay, play
 from muster.ext.search.space import choice, integers, loguniform, uniform
 from muster.ext.search.spec import Budget, Event, EventKind, Mode, Sampler, SearchSpec, Stopping
 from muster.ext.search.state import Phase, SearchState, Trial
@@ -45,6 +46,57 @@ def begun(spec: SearchSpec, count: int) -> SearchState:
     return state
 
 
+class FaultyPlay(SearchPlay):
+    """A play in which jobs fail, are preempted, and whose driver is killed.
+
+    :param fails: whether the job that a trial has just been given fails at once.
+    :param preempts: whether a stretch from one rung to the next, which a trial begins, is stopped halfway for a job of higher
+        priority. The half is lost, the place is free for other trials at once, and the trial goes on from its last rung.
+    :param restart: asked after each event, by its number: whether state and sampling are built anew from the events, as by a
+        process that begins where another was killed.
+    """
+
+    def __init__(
+        self,
+        spec: SearchSpec,
+        *,
+        workers: int,
+        fails: Callable[[Trial], bool] = lambda _: False,
+        preempts: Callable[[Trial], bool] = lambda _: False,
+        restart: Callable[[int], bool] = lambda _: False,
+    ) -> None:
+        super().__init__(spec, curve, workers, Costs(), Sampling)
+        self._fails, self._preempts, self._restart = fails, preempts, restart
+
+    def begin(self, number: int, rung: int) -> None:
+        if self._fails(self.state.trials[number]):
+            self.later(self.costs.start, lambda: self._fail(number))
+        else:
+            super().begin(number, rung)
+
+    def train(self, number: int, rung: int, *, before: float = 0.0) -> None:
+        trial = self.state.trials[number]
+        if not self._preempts(trial):
+            super().train(number, rung, before=before)
+            return
+        units = self.spec.rungs[rung] - (self.spec.rungs[trial.rung] if trial.values else 0.0)
+        self.later(before + units / 2 * self.costs.unit(trial.params), lambda: self._preempt(number))
+
+    def tell(self, what: EventKind, trial: int, **fields: Any) -> None:
+        super().tell(what, trial, **fields)
+        if self._restart(len(self.events)):
+            self.state, self.chosen = SearchState(self.spec, self.events), self.sampling(self.spec)
+
+    def _preempt(self, number: int) -> None:
+        self.tell(EventKind.PAUSED, number)
+        self.leave()
+
+    def _fail(self, number: int) -> None:
+        final = self.state.trials[number].failures >= self.spec.retries
+        self.tell(EventKind.FAILED, number, reason="it raises", final=final)
+        self.leave()
+
+
 @pytest.mark.parametrize("stopping", Stopping)
 @pytest.mark.parametrize("sampler", [Sampler.RANDOM, Sampler.TPE])
 def test_it_finds_what_is_best_and_no_restart_of_its_driver_changes_anything(
@@ -53,7 +105,7 @@ def test_it_finds_what_is_best_and_no_restart_of_its_driver_changes_anything(
     spec = replace(SPEC, stopping=stopping, sampler=sampler)
     whole = play(spec, curve, workers=3)
     assert whole.value == max(each.value for each in whole.state.trials if each.value is not None)
-    assert whole.events == play(spec, curve, workers=3, restart=lambda _: True).events
+    assert whole.events == FaultyPlay(spec, workers=3, restart=lambda _: True).run().events
     assert [loads(Event, dumps(event)) for event in whole.events] == whole.events
     assert not whole.state.running
     full = play(replace(spec, stopping=Stopping.NONE), curve, workers=3)
@@ -129,7 +181,7 @@ def test_it_fails_when_half_of_five_have_and_says_with_which_params() -> None:
     def fails(trial: Any) -> bool:
         return trial.params["optimizer"] == "sgd" or trial.number % 2 == 0
 
-    played = play(SPEC, curve, workers=1, fails=fails)
+    played = FaultyPlay(SPEC, workers=1, fails=fails).run()
     assert played.best == -1
     assert len(played.state.trials) < SPEC.trials
     reason = played.events[-1].reason
@@ -141,7 +193,7 @@ def test_it_fails_when_half_of_five_have_and_says_with_which_params() -> None:
 
 
 def test_a_few_that_fail_are_left_out() -> None:
-    played = play(SPEC, curve, workers=2, fails=lambda trial: trial.number in (1, 2))
+    played = FaultyPlay(SPEC, workers=2, fails=lambda trial: trial.number in (1, 2)).run()
     assert played.best >= 0
     assert played.state.failed == 2
 
@@ -339,7 +391,7 @@ def test_preempted_trials_go_on_from_their_checkpoint_and_change_no_result(stopp
         counted[trial.number] = counted.get(trial.number, 0) + 1
         return counted[trial.number] % 3 == 1
 
-    calm, played = play(spec, curve, workers=4), play(spec, curve, workers=4, preempts=preempts)
+    calm, played = play(spec, curve, workers=4), FaultyPlay(spec, workers=4, preempts=preempts).run()
     assert played.value == calm.value
     assert played.seconds > calm.seconds
     assert not played.state.failed
@@ -355,14 +407,13 @@ def test_a_driver_that_is_killed_after_any_event_goes_on_as_one_that_is_not(
     spec = replace(SPEC, trials=12, stopping=stopping, sampler=sampler)
 
     def run(at: int) -> Played:
-        return play(
+        return FaultyPlay(
             spec,
-            curve,
             workers=3,
             fails=lambda trial: trial.number % 5 == 1 and len(trial.jobs) == 1,
             preempts=lambda trial: trial.number % 4 == 2 and len(trial.jobs) == 1,
             restart=lambda number: number == at,
-        )
+        ).run()
 
     whole = run(-1)
     assert {EventKind.FAILED, EventKind.PAUSED, EventKind.ENDED} <= {event.what for event in whole.events}

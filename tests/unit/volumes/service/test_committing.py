@@ -17,7 +17,7 @@ from muster.core.status import JobState
 from muster.core.verdict import Cause, Verdict
 from muster.volumes.folder import FolderStore
 from muster.volumes.ledger import FolderLedger
-from muster.volumes.service import pods
+from muster.volumes.service import committer, pods
 from muster.volumes.service.committer import Committer
 
 
@@ -61,7 +61,7 @@ def test_what_passes_is_waited_for(service, gang, monkeypatch, owner, name, numb
 
 
 def test_a_claim_that_stays_full_is_called_that_and_what_was_staged_is_given_back(service, gang, monkeypatch):
-    monkeypatch.setitem(Committer.__init__.__kwdefaults__, "patience_seconds", 0.0)
+    monkeypatch.setattr(committer, "PATIENCE_SECONDS", 0.0)
     service.kill()
     service.start()
     failing(monkeypatch, FolderStore, "commit", errno.ENOSPC, times=10**9)
