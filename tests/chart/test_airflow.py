@@ -273,6 +273,17 @@ def test_no_job_and_no_model_server_mounts_the_claim_of_the_database(
     assert "--closed=muster-airflow-database" in trial["args"]
 
 
+@pytest.mark.parametrize(("claim", "closed"), [("our-dags", True), ("muster-store", False)])
+def test_no_job_and_no_model_server_mounts_a_claim_of_dags_alone(claim: str, closed: bool) -> None:
+    """What is written there runs with the schedulers' rights; of the store's own claim another rule says what a job mounts."""
+    found = render(values(dags={"claim": {"name": claim, "subPath": "live"}}))
+    for policy in ("muster-admission", "muster-servers"):
+        said = _said(named(found, "ValidatingAdmissionPolicy", policy))
+        assert (f"volume.persistentVolumeClaim.claimName != '{claim}'" in said) is closed
+    (trial,) = named(found, "Pod", "muster-test-accounts")["spec"]["containers"]
+    assert (f"--closed={claim}" in trial["args"]) is closed
+
+
 @pytest.mark.parametrize(
     ("asked", "may"),
     [
