@@ -1393,8 +1393,7 @@ def over(api_server: Any) -> Iterator[Sites]:
     """Have the page read other stores from then on, each from when it opens one anew."""
     from starlette.routing import Mount
 
-    from muster.airflow.page.opening import Opening
-    from muster.airflow.page.route import Site
+    from muster.airflow.page.route import Opening, Site
     from muster.ext.page.answering import Answering
 
     (mount,) = [r for r in api_server.routes if isinstance(r, Mount) and r.path == "/muster"]

@@ -1,7 +1,7 @@
-"""Ends the jobs that no task waits for any more, as a task of Airflow's can: it is asked how each task stands.
+"""Ends the jobs that no task waits for any more, and takes back the releases that no task watches: each task's state is asked for.
 
-The triggerer does this every few seconds (:mod:`muster.airflow.attempts.reconciling`); a task does it for an Airflow
-whose triggerer is away. In doubt a job is left alone.
+The triggerer does this now and then (:mod:`muster.airflow.attempts.reconciling`); a task does it for an Airflow
+whose triggerer is away. In doubt a job or a release is left alone.
 """
 
 from __future__ import annotations
@@ -13,8 +13,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from muster.airflow.attempts.task_state import over
+from muster.airflow.attempts.task_state import GIVEN_UP, over
+from muster.backends.releases.manual import give_up, tidy
 from muster.core.cancelling import OVERTAKEN, with_task
+from muster.core.deployment import DeploymentStatus
 from muster.core.errors import Corrupt, MusterError, NotFound
 from muster.core.origin import Origin
 from muster.core.status import JobStatus
@@ -22,6 +24,7 @@ from muster.core.verdict import Verdict
 
 if TYPE_CHECKING:
     from muster.backends.base import Backend
+    from muster.backends.releases.deployments import Deployments
 
 States = Callable[[Origin], str | None]
 """How a task instance stands, as :func:`muster.airflow.attempts.task_state.ask` says."""
@@ -104,3 +107,55 @@ def _by_task(jobs: Iterable[tuple[JobStatus, Origin]]) -> dict[Origin, list[JobS
     for status, origin in jobs:
         of_task.setdefault(origin, []).append(status)
     return of_task
+
+
+@dataclass(frozen=True, kw_only=True)
+class TakenBack:
+    """A release that was taken back, who had asked for it, and why."""
+
+    deployment: str
+    revision: str
+    by: str
+    reason: str
+
+
+def take_back(deployments: Deployments, instance: str, states: States) -> list[TakenBack]:
+    """Take back the releases of one Airflow whose tasks are over, and not as a success; return which.
+
+    Where a task is marked failed between its deferral and its trigger's start, or while no triggerer runs, or where
+    its run is deleted, Airflow calls no hook of ours, and a canary would keep its share whatever it answers.
+
+    :param instance: the Airflow's name; releases of others, and of people, are none of its business.
+    :param states: is asked for the task of each release that is not young.
+    """
+    return [
+        taken for name in deployments.names() if (taken := _take_back(deployments, name, instance, states))
+    ]
+
+
+def unwatched(status: DeploymentStatus, instance: str, states: States, *, now: float) -> TakenBack | None:
+    """Say what to take back of a deployment; None where nothing is.
+
+    What is held waits for a person as it was told to, and what has just got its share has its driver.
+    """
+    release = status.release
+    if release is None or release.held or release.origin is None or release.origin.instance != instance:
+        return None
+    if now - release.since < YOUNG_SECONDS or (state := states(release.origin)) not in GIVEN_UP:
+        return None
+    reason = release.failed or f"its task is {state}, and no task watches it any more"
+    return TakenBack(deployment=status.name, revision=release.revision, by=release.by, reason=reason)
+
+
+def _take_back(deployments: Deployments, name: str, instance: str, states: States) -> TakenBack | None:
+    """Take back what was seen, unless the route was written since: then it is looked at the next time."""
+    try:
+        status = deployments.deployment(name)
+        found = unwatched(status, instance, states, now=time.time())
+        if found:
+            give_up(deployments, status, reason=found.reason)
+            tidy(deployments, name)
+    except MusterError as error:  # the others are looked at all the same, and this one is tried again
+        log.warning("whether the release of %s is watched cannot be seen to now: %s", name, error)
+        return None
+    return found

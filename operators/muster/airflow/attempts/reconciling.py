@@ -15,10 +15,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import suppress
 
-from muster.airflow.attempts.abandoned_releases import take_back
 from muster.airflow.attempts.database import Standing, going_runs, standings
 from muster.airflow.attempts.failure_log import FailureLog
-from muster.airflow.attempts.orphans import SweptJob, end, named, unowned
+from muster.airflow.attempts.orphans import SweptJob, end, named, take_back, unowned
 from muster.airflow.attempts.task_state import GIVEN_UP, GONE, over
 from muster.backends.base import Backend
 from muster.core.cancelling import WITH_RUN, with_task

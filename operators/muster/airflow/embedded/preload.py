@@ -1,16 +1,27 @@
-"""Imports what every ``muster run`` needs, into a process that will fork for runs: no thread, no open database, no Dag."""
+"""Imports what every ``muster run`` needs, into a process that will fork for runs: no thread, no open database, no Dag.
+
+So is Airflow's own execution API built, through which a task talks to Airflow. Both ends are one process of one release, so only
+the API's newest version is there. The routes, and all that they do to the database, are Airflow's.
+"""
 
 from __future__ import annotations
 
+import gc
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
 from pathlib import Path
 from pkgutil import walk_packages
 
 import muster
-from muster.airflow.embedded.collecting import no_collections
 from muster.airflow.embedded.home import EmbeddedHome
+from muster.airflow.upstream import internals
+from muster.airflow.upstream.fields import made_when_used, read_when_asked
+from muster.airflow.upstream.imports import no_aiohttp
+from muster.airflow.upstream.threads import answer_without_threads
+from muster.airflow.upstream.versions import serve_newest_only
 
 SHARED = (
     "airflow.dag_processing.bundles.local",
@@ -74,7 +85,6 @@ def preload(home: EmbeddedHome) -> None:
         import_all(open_place(home.settings).package)
         from sqlalchemy.orm import configure_mappers
 
-        from muster.airflow.embedded.api import build
         from muster.airflow.upstream.internals import conf, get_stats_factory, initialize
 
         # As each of Airflow's own processes does; without it, a run would read the table of old names.
@@ -88,3 +98,35 @@ def sources() -> set[Path]:
     """Return the files of all imported modules."""
     specs = (getattr(module, "__spec__", None) for module in list(sys.modules.values()))
     return {Path(spec.origin) for spec in specs if spec is not None and spec.has_location and spec.origin}
+
+
+def import_routes() -> None:
+    """Import Airflow's execution API, so that a fork of this process need not."""
+    with no_collections(), no_aiohttp(), made_when_used(), read_when_asked():
+        import_module("airflow.api_fastapi.execution_api.app")
+        import_module("airflow.api_fastapi.execution_api.routes")
+
+
+@cache
+def build() -> None:
+    """Build that API, so that a fork of this process need not; nothing serves it yet."""
+    import_routes()
+    with no_collections():
+        serve_newest_only()
+        answer_without_threads(internals.in_process_api_server().app)
+
+
+@contextmanager
+def no_collections() -> Iterator[None]:
+    """Collect no garbage in the block: imports make objects that stay, and looking through them takes a fifth of the time.
+
+    After it they are passed over by every collection, which would also copy their pages in a fork.
+    """
+    before = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        if before:
+            gc.enable()

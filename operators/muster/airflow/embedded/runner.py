@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from muster.airflow.embedded.collecting import no_collections
 from muster.airflow.embedded.home import EmbeddedHome, quieten
+from muster.airflow.embedded.preload import no_collections
 from muster.airflow.embedded.questions import check
 from muster.airflow.embedded.result import Deployed, Listener, RunResult, Silent
 from muster.airflow.embedded.stages import Stages
 from muster.airflow.upstream import internals
-from muster.core.errors import MusterError, SpecError
+from muster.core.address import shown
+from muster.core.errors import MusterError, NotFound, SpecError
 from muster.core.names import nearest
 from muster.core.origin import Origin
 from muster.core.settings import Settings
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from muster.airflow.embedded.load import Loaded
     from muster.airflow.upstream.internals import DagRun
     from muster.backends.base import Backend
-    from muster.volumes.protocols import Ledger
+    from muster.volumes.protocols import Ledger, Store
 
 Resume = Literal["keep", "strict"]
 # After a note that failed: the run does nothing else while it waits for the store.
@@ -255,13 +256,11 @@ class _Runner:
 
     def _reopen(self, run: DagRun, wanted: Wanted) -> frozenset[str]:
         """Reopen the last run and return the tasks that it keeps."""
-        from muster.airflow.embedded.resume import stale
-
         ours, strict = filter(self._loaded.is_musters, self._loaded.order), wanted.resume == "strict"
         results: dict[str, list[Any]] = {}
         for name, _, result in self._runs.results(run, list(ours)):
             results.setdefault(name, []).append(result)
-        found = stale(self._loaded, results, self._backend)
+        found, overtaken = stale(self._loaded, results, self._backend)
         again = [] if wanted.again is None else [wanted.again]
         for task_id in self._loaded.followed(again):
             found.pop(task_id, None)
@@ -271,7 +270,7 @@ class _Runner:
                 if strict
                 else f"{task_id} is kept, although {why} (--resume=strict runs it again)"
             )
-        self._overtaken = [task_id for task_id, why in found.items() if why.overtaken]
+        self._overtaken = overtaken & found.keys()
         for status in self._runs.pass_over_failures(run, self._backend):
             assert status.verdict is not None
             self._listener.note(
@@ -348,6 +347,41 @@ class _Runner:
     def _warn(self, text: str) -> None:
         self._warnings.append(text)
         self._listener.warning(text)
+
+
+def stale(
+    loaded: Loaded, results: Mapping[str, Sequence[Any]], backend: Backend
+) -> tuple[dict[str, str], set[str]]:
+    """Return why results of tasks may differ from those of a new run; and the tasks whose result was replaced since.
+
+    :param results: the results of each task's instances.
+    """
+    found, overtaken = dict[str, str](), set[str]()
+    for operator in loaded.operators():
+        for result in results.get(operator.task_id, ()):
+            if not isinstance(result, Mapping):
+                continue
+            if replaced := operator.overtaken(result, backend):
+                found[operator.task_id] = replaced
+                overtaken.add(operator.task_id)
+            elif changed := operator.changed_since(result, loaded.folder, backend.store) or _retired(
+                result, backend.store
+            ):
+                found[operator.task_id] = f"{changed} since it ran"
+                overtaken.discard(operator.task_id)
+    return found, overtaken
+
+
+def _retired(result: Mapping[str, Any], store: Store) -> str:
+    """Say which version of a result was retired, and why; empty where none was."""
+    from muster.airflow.authoring.references import texts_in
+
+    for address in dict.fromkeys(texts_in(result.get("versions", {}))):
+        with suppress(NotFound):  # the task that reads it says so
+            for version in store.resolve(address):
+                if version.retired is not None:
+                    return f"{shown([address])} was retired ({version.retired})"
+    return ""
 
 
 def _deployed(results: Iterable[Any]) -> Iterator[Deployed]:

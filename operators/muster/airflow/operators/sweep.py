@@ -24,8 +24,7 @@ class SweepOperator(MusterOperator):
 
     def perform(self, context: Context) -> dict[str, Any]:  # noqa: ARG002 - it is about all tasks
         """Sweep once."""
-        from muster.airflow.attempts.abandoned_releases import take_back
-        from muster.airflow.attempts.orphans import sweep
+        from muster.airflow.attempts.orphans import sweep, take_back
         from muster.airflow.attempts.task_state import ask
         from muster.airflow.site import connect, instance
         from muster.core.settings import Settings

@@ -21,14 +21,17 @@ For jobs and versions that no Dag made, the right for any Dag is needed.
 
 from __future__ import annotations
 
+import json
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 from fastapi import Depends, HTTPException, Request
 
 from muster.airflow.upstream import internals
+from muster.core.origin import Origin
 
 HEADER = "x-muster"
+_NO_TASK = Origin()
 
 plugins = Depends(internals.requires_access_view(internals.AccessView.PLUGINS))
 assets = Depends(internals.requires_access_asset("GET"))
@@ -72,6 +75,23 @@ class UserRights:
             raise HTTPException(
                 403, f"Airflow does not let you {'see' if method == 'GET' else 'change'} the {what}"
             )
+
+    def note(self, event: str, origin: Origin = _NO_TASK, /, **what: str) -> None:
+        """Record in Airflow's audit log what the user does, as Airflow does for its own buttons.
+
+        :param event: its name there, such as ``muster_pin``.
+        :param origin: the task of what is changed, or its Dag alone.
+        :param what: what is changed, by its kind: ``job_id="…"``.
+        """
+        task: dict[str, Any] = {
+            "dag_id": origin.dag_id or None,
+            "task_id": origin.task_id or None,
+            "run_id": origin.run_id or None,
+            "map_index": origin.map_index if origin.task_id else None,
+        }
+        user, extra = self.name, json.dumps(what)
+        with internals.create_session() as session:
+            session.add(internals.Log(event=event, owner=user, owner_display_name=user, extra=extra, **task))
 
     def _team(self, dag_id: str) -> str | None:
         if dag_id and dag_id not in self._teams:

@@ -1,23 +1,26 @@
-"""What a route of the page takes and answers: the opened store, limits of what may be asked, and JSON."""
+"""What a route of the page takes and answers: the opened store, limits of what may be asked, JSON, and the name of a task."""
 
 from __future__ import annotations
 
 import json
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar
+from urllib.parse import quote
 
 from fastapi import Depends, Query, Request
 from fastapi.responses import JSONResponse
 
 from muster.backends.base import Backend
 from muster.backends.capacity import Capacity
-
-if TYPE_CHECKING:
-    from muster.airflow.page.opening import Opening
+from muster.core.origin import Origin
 
 MOST_ROWS = 200
+UNREADABLE = "unreadable"
+"""The state on the page of a job or search whose documents cannot be read."""
 
 Limit = Annotated[int, Query(ge=1, le=MOST_ROWS)]
 Offset = Annotated[int, Query(ge=0, le=10**9)]
@@ -69,12 +72,73 @@ class Site:
             return found
 
 
+@dataclass(eq=False)
+class _Lent:
+    site: Site
+    readers: int = 0
+
+
+class Opening:
+    """One site for all requests: opened by the first, replaced after an error, closed when unused. Safe to share between threads.
+
+    :param open_site: opens one; other requests wait for it.
+    """
+
+    def __init__(self, open_site: Callable[[], Site]) -> None:
+        self._open = open_site
+        self._lock = threading.Lock()
+        self._now: _Lent | None = None
+
+    @contextmanager
+    def lent(self) -> Iterator[Site]:
+        """Lend the site to one request, until it is answered."""
+        with self._lock:
+            if self._now is None:
+                self._now = _Lent(self._open())
+            lent = self._now
+            lent.readers += 1
+        try:
+            yield lent.site
+        finally:
+            with self._lock:
+                lent.readers -= 1
+                over = lent is not self._now and not lent.readers
+            if over:
+                lent.site.backend.close()
+
+    def replace(self, site: Site) -> None:
+        """Let the next request open a new site; this one is closed when its last request is answered."""
+        with self._lock:
+            if self._now is None or self._now.site is not site:
+                return  # another request has done it
+            lent, self._now = self._now, None
+            over = not lent.readers
+        if over:
+            lent.site.backend.close()
+
+
 def site(request: Request) -> Iterator[Site]:
     """Yield the process's site for the time of a request."""
-    opening: Opening = request.app.state.opening
-    with opening.lent() as lent:
+    with request.app.state.opening.lent() as lent:
         request.state.site = lent
         yield lent
 
 
 Here = Annotated[Site, Depends(site)]
+
+
+def task(origin: Origin) -> dict[str, Any]:
+    """Return the task's name as ``task`` and its address, relative to the page, as ``task_url``.
+
+    The address is None if this Airflow does not know the task: ``muster run`` has a database of its own.
+    The name is empty if no Airflow submitted the job.
+    """
+    if not origin.dag_id:
+        return {"task": "", "task_url": None}
+    if origin.by_muster_run:
+        return {"task": f"{origin.dag_id}.{origin.stage} by muster run", "task_url": None}
+    dag, run, name = (quote(part, safe="") for part in (origin.dag_id, origin.run_id, origin.task_id))
+    where = f"../dags/{dag}/runs/{run}/tasks/{name}" + (
+        f"/mapped/{origin.map_index}" if origin.map_index >= 0 else ""
+    )
+    return {"task": f"{origin.dag_id} · {origin.stage}", "task_url": where}

@@ -18,7 +18,7 @@ from muster.core.errors import MusterError
 from muster.core.wire import plain
 
 if TYPE_CHECKING:
-    from muster.airflow.page.opening import Opening
+    from muster.airflow.page.route import Opening
 
 
 EVERY_SECONDS = 15.0

@@ -15,8 +15,7 @@ from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException as RoutingError
 
 from muster.airflow.page.access import plugins
-from muster.airflow.page.opening import Opening
-from muster.airflow.page.route import Json, Site
+from muster.airflow.page.route import Json, Opening, Site
 from muster.airflow.upstream.internals import get_auth_manager
 from muster.core.errors import Conflict, Corrupt, MusterError, NotFound, SpecError
 from muster.core.extensions import extensions, problems, used

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from sys import intern
 
-from muster.airflow.page.task import UNREADABLE
+from muster.airflow.page.route import UNREADABLE
 from muster.backends.base import Backend
 from muster.core.errors import MusterError, NotFound
 from muster.core.job import JobSpec

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 from urllib.parse import quote
 
-from muster.airflow.page.task import task
+from muster.airflow.page.route import task
 from muster.core.job import JobSpec
 from muster.core.origin import MUSTER_RUN, stage_title
 from muster.core.status import JobState, JobStatus

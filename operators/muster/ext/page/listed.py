@@ -11,8 +11,7 @@ from typing import Any
 from airflow.utils.state import DagRunState
 from sqlalchemy import func, select
 
-from muster.airflow.page.route import MOST_ROWS
-from muster.airflow.page.task import UNREADABLE, task
+from muster.airflow.page.route import MOST_ROWS, UNREADABLE, task
 from muster.airflow.upstream.internals import DagModel, DagRun, create_session
 from muster.core.origin import Origin
 from muster.core.status import JobState

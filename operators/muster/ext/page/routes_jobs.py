@@ -8,7 +8,6 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Query
 from fastapi.responses import StreamingResponse
 
-from muster.airflow.page import audit
 from muster.airflow.page.access import UserRights, Who, same_site
 from muster.airflow.page.route import Here, Json, Limit, Name, Offset, Text
 from muster.airflow.upstream.internals import DagAccessEntity
@@ -107,7 +106,7 @@ def cancel(here: Here, board: Jobs, who: Who, job_id: str) -> Json:
     who.need(found.dag_id, DagAccessEntity.TASK_INSTANCE, method="PUT")
     if not found.ended:
         origin = found.spec.origin if found.spec else Origin()
-        audit.note(who.name, "muster_cancel_job", origin, job_id=job_id)
+        who.note("muster_cancel_job", origin, job_id=job_id)
         here.backend.cancel(job_id, wait=False, why=on_page(who.name))
     return Json(described.row(board.one(job_id)))
 

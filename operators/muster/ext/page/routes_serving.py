@@ -8,13 +8,13 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Query
 
 from muster.airflow.operators.releasing import curl_line, example_of
-from muster.airflow.page import audit
 from muster.airflow.page.access import UserRights, Who, assets, same_site
 from muster.airflow.page.route import Here, Json, Site
 from muster.airflow.site import open_place
 from muster.airflow.upstream.internals import DagAccessEntity, conf
 from muster.backends.capacity import WaitingJob
 from muster.backends.releases.book import Book
+from muster.backends.releases.deployments import Deployments
 from muster.backends.releases.manual import (
     promote as give_everything,
     repair as bring_back,
@@ -81,9 +81,8 @@ def history(served: Served, name: str) -> Json:
 @api.post("/deployments/{name}/promote", dependencies=[assets, Depends(same_site)])
 def promote(here: Here, who: Who, name: str, revision: Revision) -> Json:
     """Give a revision all traffic at once; Airflow's audit log says who asked."""
-    _need(here, who, here.backend.deployments.deployment(check_label("deployment", name)))
-    audit.note(who.name, "muster_promote", deployment=name, revision=revision)
-    give_everything(here.backend.deployments, name, revision, by=_by(who))
+    deployments = _to_be_changed(here, who, name, "muster_promote", revision=revision)
+    give_everything(deployments, name, revision, by=_by(who))
     return Json({"serves": revision})
 
 
@@ -93,11 +92,8 @@ def rollback(here: Here, who: Who, name: str, revision: Revision, reason: Reason
 
     :param revision: what the user saw to be taken back; if it has gone since, nothing happens.
     """
-    _need(here, who, here.backend.deployments.deployment(check_label("deployment", name)))
-    audit.note(who.name, "muster_roll_back", deployment=name, revision=revision)
-    serves = roll_back(
-        here.backend.deployments, name, by=_by(who), reason=one_line(reason), revision=revision
-    )
+    deployments = _to_be_changed(here, who, name, "muster_roll_back", revision=revision)
+    serves = roll_back(deployments, name, by=_by(who), reason=one_line(reason), revision=revision)
     return Json({"serves": serves})
 
 
@@ -107,17 +103,15 @@ def repair(here: Here, who: Who, name: str) -> Json:
 
     That takes three minutes at most.
     """
-    _need(here, who, here.backend.deployments.deployment(check_label("deployment", name)))
-    audit.note(who.name, "muster_repair", deployment=name)
-    return Json({"done": list(bring_back(here.backend.deployments, name))})
+    deployments = _to_be_changed(here, who, name, "muster_repair")
+    return Json({"done": list(bring_back(deployments, name))})
 
 
 @api.post("/deployments/{name}/retire", dependencies=[assets, Depends(same_site)])
 def retire(here: Here, who: Who, name: str) -> Json:
     """End a deployment; its model versions stay."""
-    _need(here, who, here.backend.deployments.deployment(check_label("deployment", name)))
-    audit.note(who.name, "muster_retire_deployment", deployment=name)
-    here.backend.deployments.retire(name)
+    deployments = _to_be_changed(here, who, name, "muster_retire_deployment")
+    deployments.retire(name)
     return Json({"retired": name})
 
 
@@ -175,10 +169,13 @@ def _may(here: Site, who: UserRights, status: DeploymentStatus) -> bool:
     return all(who.may(dag_id, method="PUT") for dag_id in _dags(here, status))
 
 
-def _need(here: Site, who: UserRights, status: DeploymentStatus) -> None:
-    """Refuse who may not mark tasks of each Dag whose model serves."""
-    for dag_id in sorted(_dags(here, status)):
+def _to_be_changed(here: Site, who: UserRights, name: str, event: str, **what: str) -> Deployments:
+    """Return the deployments, once the audit log has it; refuse who may not mark tasks of each Dag whose model serves."""
+    deployments = here.backend.deployments
+    for dag_id in sorted(_dags(here, deployments.deployment(check_label("deployment", name)))):
         who.need(dag_id, DagAccessEntity.TASK_INSTANCE, method="PUT")
+    who.note(event, deployment=name, **what)
+    return deployments
 
 
 def _back(status: DeploymentStatus) -> dict[str, str] | None:

@@ -19,7 +19,6 @@ from typing import IO, Annotated, Any, AnyStr
 from fastapi import APIRouter, Depends, Path as PathParameter, Query
 from fastapi.responses import HTMLResponse, Response
 
-from muster.airflow.page import audit
 from muster.airflow.page.access import UserRights, Who, assets, same_site
 from muster.airflow.page.route import Here, Json, Limit, Offset, Site, Text
 from muster.airflow.site import mlflow_url
@@ -118,7 +117,7 @@ def mark(here: Here, who: Who, act: Act, address: Text, reason: Reason = "") -> 
         raise Conflict(f"deployment {name} keeps {exact} itself: retire that, or release another version")
     if act in ("retire", "unpin"):
         check_marks(store, exact, retires=act == "retire", unpins=why if act == "unpin" else None)
-    audit.note(who.name, f"muster_{act}", Origin(dag_id=record.origin.dag_id), version=exact, reason=why)
+    who.note(f"muster_{act}", Origin(dag_id=record.origin.dag_id), version=exact, reason=why)
     changed = store.reinstate(exact) if act == "reinstate" else getattr(store, act)(exact, reason=why)
     return Json({"pins": list(changed.pins), "retired": changed.retired})
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from muster.airflow.page.task import task
+from muster.airflow.page.route import task
 from muster.core.address import pinned
 from muster.core.errors import MusterError, NotFound, SpecError
 from muster.core.wire import plain

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from muster.airflow.operators.decorated import DecoratedJob
-from muster.airflow.operators.decorators import Function, decorate, typed
+from muster.airflow.operators.decorators import DecoratedJob, Function, decorate, typed
 from muster.ext.search.operator import SearchOperator
 
 

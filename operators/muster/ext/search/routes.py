@@ -9,10 +9,8 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query
 
-from muster.airflow.page import audit
 from muster.airflow.page.access import UserRights, Who, same_site
-from muster.airflow.page.route import Here, Json, Limit, Name, Offset, Site, Text
-from muster.airflow.page.task import UNREADABLE, task
+from muster.airflow.page.route import UNREADABLE, Here, Json, Limit, Name, Offset, Site, Text, task
 from muster.airflow.upstream.internals import DagAccessEntity
 from muster.core.errors import Corrupt, MusterError, NotFound, SpecError
 from muster.core.names import check_job_id
@@ -350,7 +348,7 @@ def cancel(here: Here, who: Who, search_id: str) -> Json:
     known = _search(here, who, search_id)
     who.need(known.origin.dag_id, DagAccessEntity.TASK_INSTANCE, method="PUT")
     if known.overview.ended is None:
-        audit.note(who.name, "muster_cancel_search", known.origin, search_id=search_id)
+        who.note("muster_cancel_search", known.origin, search_id=search_id)
         SearchDriver(here.backend, search_id).cancel(f"{who.name} cancelled it on muster's page in Airflow")
     return Json(brief(_known(here).of(search_id).overview))
 

@@ -89,8 +89,7 @@ def _bury_predecessors(job_type: str) -> None:
 
 def _build_pages() -> None:
     """Build what the API server serves, in a third of the time that Airflow takes."""
-    from muster.airflow.embedded.api import import_routes
-    from muster.airflow.embedded.collecting import no_collections
+    from muster.airflow.embedded.preload import import_routes, no_collections
     from muster.airflow.upstream.fields import made_when_used, read_when_asked
     from muster.airflow.upstream.versions import speak_newest_only
 

@@ -14,9 +14,7 @@ from functools import partial
 from importlib import import_module
 from pathlib import Path
 
-from muster.airflow.embedded.api import import_routes
-from muster.airflow.embedded.collecting import no_collections
-from muster.airflow.embedded.preload import SHARED, sources
+from muster.airflow.embedded.preload import SHARED, import_routes, no_collections, sources
 from muster.ext.up import component
 from muster.ext.up.forked import ForkedComponent
 from muster.ext.up.home import UpHome

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 from tests.unit.backends.releases.world import NAME, World, spec
 
-from muster.airflow.attempts.abandoned_releases import TakenBack, take_back
-from muster.airflow.attempts.orphans import YOUNG_SECONDS
+from muster.airflow.attempts.orphans import YOUNG_SECONDS, TakenBack, take_back
 from muster.airflow.attempts.task_state import GONE
 from muster.backends.releases.driver import begin
 from muster.backends.releases.plan import Plan

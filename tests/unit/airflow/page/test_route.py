@@ -1,4 +1,4 @@
-"""The site that the page reads: one for all, and each is closed once no request reads it."""
+"""The site that the page reads, one for all, closed once no request reads it; and how the page names a task."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
-from muster.airflow.page.opening import Opening
+from muster.airflow.page.route import Opening, task
+from muster.core.origin import Origin
 
 
 class Opened:
@@ -60,3 +61,18 @@ def test_one_that_nobody_reads_is_closed_at_once() -> None:
         pass
     opening.replace(site)
     assert sites.closed == [1]
+
+
+def test_a_mapped_task_and_what_an_address_may_not_hold() -> None:
+    found = task(Origin(dag_id="flights", run_id="manual__a/b+00:00", task_id="t", map_index=3))
+    assert found["task"] == "flights · t[3]"
+    assert found["task_url"] == "../dags/flights/runs/manual__a%2Fb%2B00%3A00/tasks/t/mapped/3"
+
+
+def test_muster_run_keeps_a_database_of_its_own() -> None:
+    found = task(Origin(dag_id="flights", run_id="muster__2026", task_id="t", map_index=3))
+    assert found == {"task": "flights.t[3] by muster run", "task_url": None}
+
+
+def test_nobody_asked() -> None:
+    assert task(Origin()) == {"task": "", "task_url": None}
