@@ -15,7 +15,7 @@ from tests.airflow.leaving import no_job_left
 
 from muster.airflow.embedded.home import EmbeddedHome
 from muster.airflow.embedded.result import RunResult, Silent, Stage
-from muster.airflow.embedded.runner import run_dag
+from muster.airflow.embedded.runner import Wanted, run_dag
 from muster.backends.base import Backend
 from muster.backends.local.place import MachinePlace
 from muster.core.status import JobStatus
@@ -162,7 +162,11 @@ def run(home: EmbeddedHome, dag_folder: Path, seen: Seen) -> Callable[..., RunRe
 
     def go(params: Mapping[str, Any] | None = None, **options: Any) -> RunResult:
         return run_dag(
-            dag_folder.name, params=params, settings=home.settings, dags=home.dags, listener=seen, **options
+            dag_folder.name,
+            Wanted(params=params or {}, **options),
+            settings=home.settings,
+            dags=home.dags,
+            listener=seen,
         )
 
     return go

@@ -15,7 +15,7 @@ import pytest
 
 from muster.airflow.embedded.home import EmbeddedHome
 from muster.airflow.embedded.result import RunResult, Stage
-from muster.airflow.embedded.runner import run_dag
+from muster.airflow.embedded.runner import Wanted, run_dag
 from muster.core.settings import Settings
 from muster.volumes.folder import FolderStore
 
@@ -25,7 +25,7 @@ EXAMPLE = Path(__file__).parent / "authored"
 @pytest.fixture(scope="module")
 def ran(home: EmbeddedHome) -> Iterator[RunResult]:
     folder = shutil.copytree(EXAMPLE, home.dags / "authored", ignore=shutil.ignore_patterns("__pycache__"))
-    yield run_dag("authored", params={"epochs": 5}, settings=home.settings, dags=home.dags)
+    yield run_dag("authored", Wanted(params={"epochs": 5}), settings=home.settings, dags=home.dags)
     shutil.rmtree(folder)
 
 

@@ -13,7 +13,7 @@ from tests.airflow.conftest import Seen
 from tests.ingest.broker import Broker
 
 from muster.airflow.embedded.home import EmbeddedHome
-from muster.airflow.embedded.runner import run_dag
+from muster.airflow.embedded.runner import Wanted, run_dag
 from muster.backends.base import Backend
 from muster.core.shipped import shipped
 from muster.volumes.folder import FolderStore
@@ -38,7 +38,7 @@ def run(home: EmbeddedHome, backend: Backend, seen: Seen, broker: Broker) -> Ite
     shutil.copytree(shipped("dags") / NAME, folder)
 
     def go(dag_id: str, **params: Any) -> Any:
-        result = run_dag(dag_id, params=params, settings=home.settings, dags=home.dags, listener=seen)
+        result = run_dag(dag_id, Wanted(params=params), settings=home.settings, dags=home.dags, listener=seen)
         assert result.succeeded, "\n".join(seen.text[-40:])
         return result
 

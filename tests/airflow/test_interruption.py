@@ -309,7 +309,7 @@ from muster.core.settings import Settings
 
 home, cache, dags, dag_id = sys.argv[1:]
 load.make_ready = lambda *_: os.kill(os.getpid(), 9)
-runner.run_dag(dag_id, params={"word": "meant"}, settings=Settings(home=Path(home), cache=Path(cache)), dags=Path(dags))
+runner.run_dag(dag_id, runner.Wanted(params={"word": "meant"}), settings=Settings(home=Path(home), cache=Path(cache)), dags=Path(dags))
 """
 
 

@@ -155,11 +155,11 @@ def test_resume_keeps_what_succeeded_and_a_strict_one_runs_again_what_changed_an
 ASK = """
 import sys
 from pathlib import Path
-from muster.airflow.embedded.runner import run_dag
+from muster.airflow.embedded.runner import Wanted, run_dag
 from muster.core.settings import Settings
 
 home, cache, dags, dag_id = sys.argv[1:]
-result = run_dag(dag_id, resume="keep", settings=Settings(home=Path(home), cache=Path(cache)), dags=Path(dags))
+result = run_dag(dag_id, Wanted(resume="keep"), settings=Settings(home=Path(home), cache=Path(cache)), dags=Path(dags))
 print(result.state, [stage.kept for stage in result.stages], "airflow" in sys.modules)
 """
 

@@ -15,7 +15,7 @@ import pytest
 from tests.airflow.conftest import Seen
 
 from muster.airflow.embedded.home import EmbeddedHome
-from muster.airflow.embedded.runner import run_dag
+from muster.airflow.embedded.runner import Wanted, run_dag
 from muster.backends.base import Backend
 from muster.core.prediction import predictions_volume
 from muster.core.settings import Settings
@@ -34,7 +34,7 @@ def run(home: EmbeddedHome, backend: Backend, seen: Seen) -> Iterator[Callable[.
     shutil.copytree(shipped("dags") / "flights_watch", folder)
 
     def go(dag_id: str, **params: Any) -> Any:
-        return run_dag(dag_id, params=params, settings=home.settings, dags=home.dags, listener=seen)
+        return run_dag(dag_id, Wanted(params=params), settings=home.settings, dags=home.dags, listener=seen)
 
     yield go
     if NAME in backend.deployments.names():

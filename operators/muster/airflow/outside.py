@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from muster.core.errors import SpecError
+from muster.airflow.site import airflow_connection, resolve_secret
 from muster.core.ingest import FIELDS, variables
 from muster.core.job import SecretRef
-
-if TYPE_CHECKING:
-    from airflow.sdk import Connection
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,23 +23,7 @@ class OutsideConnection:
 
     def values(self) -> dict[str, str]:
         """Return the values, by variable."""
-        from muster.airflow.site import resolve_secret
-
         return {variable: resolve_secret(secret) for variable, secret in self.secrets.items()}
-
-
-def airflow_connection(conn_id: str) -> Connection:
-    """Return a connection as Airflow has it. :raises SpecError: there is none of this id."""
-    from airflow.sdk import Connection
-    from airflow.sdk.exceptions import AirflowNotFoundException
-
-    try:
-        found: Connection = Connection.get(conn_id)
-    except AirflowNotFoundException as error:
-        raise SpecError(
-            f"there is no Airflow connection {conn_id!r:.120}: make it, in Airflow or as AIRFLOW_CONN_{conn_id.upper()}, or name another one"
-        ) from error
-    return found
 
 
 def outside_connection(conn_id: str) -> OutsideConnection:

@@ -103,13 +103,14 @@ def open_place(
 
 def _mirrored(settings: Settings) -> Settings:
     """Add the mirror that ``[muster] mirror`` names; the variable wins."""
+    return settings if settings.mirror else replace(settings, mirror=_setting("mirror"))
+
+
+def _setting(name: str, otherwise: str = "") -> str:
+    """Return what stands under ``[muster]``, without spaces around it."""
     from airflow.sdk import conf
 
-    return (
-        settings
-        if settings.mirror
-        else replace(settings, mirror=str(conf.get("muster", "mirror", fallback="")))
-    )
+    return str(conf.get("muster", name, fallback=otherwise) or "").strip()
 
 
 def resolve_secret(secret: SecretRef) -> str:
@@ -143,9 +144,7 @@ def instance(settings: Settings) -> str:
     :raises SpecError: the home cannot be written, or jobs go to a cluster and the name is not set: the next
         try of a task may run on another machine, and would not find its job under another name.
     """
-    from airflow.sdk import conf
-
-    configured = str(conf.get("muster", "instance", fallback=""))
+    configured = _setting("instance")
     if not configured and not open_place(settings).here:
         raise SpecError(
             "[muster] instance is not set, and jobs go to a cluster: give this Airflow a name, the same on "
@@ -196,13 +195,11 @@ def interpreter_path(image: str, settings: Settings) -> Path | None:
 
     None where none is set, and where jobs go to a cluster, whose images are containers.
     """
-    from airflow.sdk import conf
-
     if not open_place(settings).here:
         return None
     if (path := settings.interpreter(image)) is not None:
         return path
-    text = str(conf.get("muster", f"interpreter.{image}", fallback="") or "").strip()
+    text = _setting(f"interpreter.{image}")
     return Path(text).expanduser().absolute() if text else None
 
 
@@ -221,12 +218,9 @@ def mlflow_url() -> str:
 
     Where that is not set: this machine's own, if it answers now; else empty, since a link would lead nowhere.
     """
-    from airflow.sdk import conf
-
     from muster.backends.tracking import SHOWN_AT, answers
 
-    given = str(conf.get("muster", "mlflow_url", fallback="")).rstrip("/")
-    return given or (SHOWN_AT if answers(SHOWN_AT) else "")
+    return _setting("mlflow_url").rstrip("/") or (SHOWN_AT if answers(SHOWN_AT) else "")
 
 
 def lineage_namespace(store: Store) -> str:
@@ -234,12 +228,9 @@ def lineage_namespace(store: Store) -> str:
 
     That is ``muster://HOST:PORT`` of a store service, ``muster://HOST/FOLDER`` of a folder on one machine.
     """
-    from airflow.sdk import conf
-
     from muster.volumes.folder import FolderStore
 
-    configured = str(conf.get("muster", "lineage_namespace", fallback="")).strip()
-    if configured:
+    if configured := _setting("lineage_namespace"):
         return configured
     if isinstance(store, FolderStore):
         return f"muster://{socket.gethostname()}{store.layout.root}"
@@ -247,9 +238,7 @@ def lineage_namespace(store: Store) -> str:
 
 
 def _number(option: str, otherwise: str, unit: str) -> float:
-    from airflow.sdk import conf
-
-    text = str(conf.get("muster", option, fallback=otherwise))
+    text = _setting(option, otherwise)
     try:
         number = float(text)
     except ValueError:
@@ -292,9 +281,7 @@ _PREFIX = "extra__kubernetes__"  # of a field that a form of Airflow before 2.3 
 
 def connection_id() -> str:
     """Return the connection that jobs go to, ``[muster] connection``; empty is this machine."""
-    from airflow.sdk import conf
-
-    return str(conf.get("muster", "connection", fallback="")).strip()
+    return _setting("connection")
 
 
 def find_cluster(conn_id: str) -> NamedCluster:
@@ -304,21 +291,24 @@ def find_cluster(conn_id: str) -> NamedCluster:
     """
     from muster.backends.kubernetes.place import NamedCluster
 
-    connection = _connection(conn_id)
+    absent = (
+        f"[muster] connection is {conn_id!r:.80}, and Airflow has no connection of that id: "
+        "add it, or take the setting away to run jobs on this machine"
+    )
+    connection = airflow_connection(conn_id, absent)
     return NamedCluster(cluster_settings(connection, conn_id), partial(_access, connection, conn_id))
 
 
-def _connection(conn_id: str) -> Connection:
+def airflow_connection(conn_id: str, absent: str = "") -> Connection:
+    """Return a connection as Airflow has it. :raises SpecError: there is none of this id; `absent` is another message for that."""
     from airflow.sdk import Connection
     from airflow.sdk.exceptions import AirflowNotFoundException
 
     try:
         found: Connection = Connection.get(conn_id)
     except AirflowNotFoundException as error:
-        raise SpecError(
-            f"[muster] connection is {conn_id!r:.80}, and Airflow has no connection of that id: "
-            "add it, or take the setting away to run jobs on this machine"
-        ) from error
+        advice = f"make it, in Airflow or as AIRFLOW_CONN_{conn_id.upper()}, or name another one"
+        raise SpecError(absent or f"there is no Airflow connection {conn_id!r:.120}: {advice}") from error
     return found
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import typer
 
@@ -16,10 +16,6 @@ from muster.core.text import shortened
 from muster.core.wire import plain
 from muster.volumes.base import Record, Version
 from muster.volumes.lineage import Ancestor
-
-if TYPE_CHECKING:
-    from muster.volumes.base import Record, Version
-
 
 LONGEST = 60
 SHOWN = 3  # versions of one input on one line; `muster volumes show` lists them all

@@ -94,13 +94,8 @@ def run(
     from muster.core.settings import Settings
 
     _refuse_file(dag, dags)
-    params, answers = (
-        dict(map(read_param, param or [])),
-        dict(
-            read_param(text, what="answer", such_as="STAGE=OPTION, such as approve=Approve")
-            for text in answer or []
-        ),
-    )
+    such_as = "STAGE=OPTION, such as approve=Approve"
+    params = dict(map(read_param, param or []))
     home = EmbeddedHome(settings=Settings.load(), dags=dags.absolute())
     home.check()
     wanted = Wanted(
@@ -110,7 +105,7 @@ def run(
         only=only,
         no_cache=no_cache,
         serial=serial,
-        answers=answers,
+        answers=dict(read_param(text, what="answer", such_as=such_as) for text in answer or []),
     )
     with suppress(OSError):  # the error is reported where the run is noted
         home.settings.make_home()
@@ -166,18 +161,7 @@ def execute(dag: str, wanted: Wanted, *, dags: Path) -> RunResult:
             listener.note(STARTING)
         from muster.airflow.embedded.runner import run_dag
 
-        return run_dag(
-            dag,
-            params=wanted.params,
-            resume=wanted.resume,
-            dags=dags,
-            listener=listener,
-            start=wanted.start,
-            only=wanted.only,
-            no_cache=wanted.no_cache,
-            serial=wanted.serial,
-            answers=wanted.answers,
-        )
+        return run_dag(dag, wanted, dags=dags, listener=listener)
 
 
 def finish(result: RunResult, *, as_json: bool = False) -> None:

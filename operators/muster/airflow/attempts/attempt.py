@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from enum import Enum
 from typing import Any
 
@@ -57,18 +57,8 @@ class Attempt:
         return make_job_id(instance=instance, task=task, nonce=self.nonce, attempt=self.number)
 
     def dump(self) -> dict[str, Any]:
-        """Write it as JSON values."""
-        return {
-            "nonce": self.nonce,
-            "max_tries": self.max_tries,
-            "retries": self.retries,
-            "attempt": self.number,
-            "reported": self.reported,
-            "before": self.before,
-            "kept": self.kept,
-            "anew": self.anew,
-            "backfill": self.backfill,
-        }
+        """Write it as JSON values; what `number` is called there is ``attempt``."""
+        return {"attempt" if name == "number" else name: value for name, value in vars(self).items()}
 
     @classmethod
     def load(cls, stored: object) -> Attempt | None:
@@ -82,17 +72,8 @@ class Attempt:
             raise SpecError(
                 f"task_state_store holds {stored!r:.80} where muster keeps its attempts: clear the task"
             )
-        return cls(
-            nonce=stored["nonce"],
-            max_tries=int(stored["max_tries"]),
-            retries=int(stored.get("retries", 0)),
-            number=int(stored["attempt"]),
-            reported=bool(stored.get("reported", False)),
-            before=stored.get("before"),
-            kept=stored.get("kept"),
-            anew=bool(stored.get("anew", False)),
-            backfill=stored.get("backfill"),
-        )
+        known = {**stored, "number": stored["attempt"]}
+        return cls(**{each.name: known[each.name] for each in fields(cls) if each.name in known})
 
 
 @dataclass(frozen=True, kw_only=True)

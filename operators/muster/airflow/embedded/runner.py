@@ -40,8 +40,15 @@ _AGAIN_SECONDS = 5 * EVERY_SECONDS
 class Wanted:
     """The requested run: a new one, or the last one, continued from its present state or from a task.
 
-    :param no_cache: nothing is kept of what earlier runs made.
-    :param answers: options by the stage that asks a person for one.
+    :param params: values for the Dag's Params, or texts from a command line.
+    :param resume: continue the last run from the first task that did not succeed. ``keep`` leaves
+        the others unchanged and warns where their code changed; ``strict`` runs these again.
+    :param start: a task of the last run to run again, with all that follows it; earlier tasks are kept.
+    :param only: a task to run again alone; tasks after it wait for the next resume.
+    :param no_cache: make every stage anew, also those that earlier runs made of the same.
+    :param serial: run one task after the other, each with this process's stdout and stderr; otherwise those that
+        Airflow would run side by side do, and what they print is told to the listener.
+    :param answers: options by the stage that asks a person for one; the listener is asked for others.
     :param run_id: id of a new run, which this process holds.
     """
 
@@ -77,14 +84,8 @@ class Wanted:
 
 def run_dag(
     dag_id: str,
+    wanted: Wanted | None = None,
     *,
-    params: Mapping[str, Any] | None = None,
-    resume: Resume | None = None,
-    start: str | None = None,
-    only: str | None = None,
-    no_cache: bool = False,
-    serial: bool = False,
-    answers: Mapping[str, str] | None = None,
     listener: Listener | None = None,
     settings: Settings | None = None,
     dags: Path | None = None,
@@ -94,30 +95,12 @@ def run_dag(
     It makes this process an Airflow (see :class:`~muster.airflow.embedded.home.EmbeddedHome`), so
     one process runs the Dags of one home.
 
-    :param params: values for the Dag's Params, or texts from a command line.
-    :param resume: continue the last run from the first task that did not succeed. ``keep`` leaves
-        the others unchanged and warns where their code changed; ``strict`` runs these again.
-    :param start: a task of the last run to run again, with all that follows it; earlier tasks are kept.
-    :param only: a task to run again alone; tasks after it wait for the next resume.
-    :param no_cache: make every stage anew, also those that earlier runs made of the same.
-    :param serial: run one task after the other, each with this process's stdout and stderr; otherwise those that
-        Airflow would run side by side do, and what they print is told to the listener.
-    :param answers: options by the stage that asks a person for one; the listener is asked for others.
     :param dags: the folder of Dags; ``./dags`` by default.
     :raises MusterError: nothing was started: no such Dag, a wrong param, an image that cannot be built …
     """
-    listener = listener or Silent()
+    listener, wanted = listener or Silent(), wanted or Wanted()
     home = EmbeddedHome(settings=settings or Settings.load(), dags=(dags or Path("dags")).absolute())
     home.check()
-    wanted = Wanted(
-        params=params or {},
-        resume=resume,
-        start=start,
-        only=only,
-        no_cache=no_cache,
-        serial=serial,
-        answers=answers or {},
-    )
     kept = _all_kept(dag_id, home, wanted)
     if kept is not None:
         return _show_kept(kept, listener)
@@ -166,8 +149,8 @@ def _run(dag_id: str, home: EmbeddedHome, listener: Listener, wanted: Wanted) ->
         from sqlalchemy.exc import OperationalError
     try:
         with no_collections():
-            runner = _Runner(dag_id, home, listener)
-        return runner.run(wanted)
+            runner = _Runner(dag_id, home, listener, wanted)
+        return runner.run()
     except OperationalError as error:
         raise MusterError(
             f"Airflow's database {home.database} cannot be used: {error.orig}; its disk has "
@@ -178,13 +161,14 @@ def _run(dag_id: str, home: EmbeddedHome, listener: Listener, wanted: Wanted) ->
 class _Runner:
     """One call of :func:`run_dag`, in an entered home."""
 
-    def __init__(self, dag_id: str, home: EmbeddedHome, listener: Listener) -> None:
+    def __init__(self, dag_id: str, home: EmbeddedHome, listener: Listener, wanted: Wanted) -> None:
         from muster.airflow.embedded.load import load
         from muster.airflow.embedded.runs import Runs
         from muster.airflow.site import connect
 
         self._home = home
         self._listener = listener
+        self._wanted = wanted
         quieten(home.log)
         self._loaded: Loaded = load(dag_id, home)
         self._session: Session = internals.settings.get_session()()  # type: ignore[no-untyped-call]
@@ -192,16 +176,14 @@ class _Runner:
         self._runs = Runs(self._loaded, home, self._session)
         self._warnings: list[str] = []
         self._overtaken: Collection[str] = ()
-        self._serial = False
-        self._answers: Mapping[str, str] = {}
 
-    def run(self, wanted: Wanted) -> RunResult:
-        self._serial, self._answers = wanted.serial, wanted.answers
-        unbegun = self._runs.unbegun() if wanted.goes_on else None
+    def run(self) -> RunResult:
+        wanted = self._wanted
         if not wanted.goes_on:
-            return self._begin(wanted.run_id, wanted.params, no_cache=wanted.no_cache)
+            return self._begin(wanted.run_id, wanted.params)
+        unbegun = self._runs.unbegun()
         if unbegun is None:
-            return self._resume(self._runs.last(), wanted)
+            return self._resume(self._runs.last())
         dag_id = self._loaded.dag.dag_id
         if wanted.again is not None:
             raise SpecError(
@@ -215,30 +197,26 @@ class _Runner:
             )
             return self._begin(unbegun.run_id, unbegun.params)
 
-    def _begin(self, run_id: str, params: Mapping[str, Any], *, no_cache: bool = False) -> RunResult:
+    def _begin(self, run_id: str, params: Mapping[str, Any]) -> RunResult:
         """Run a new run, which this process holds."""
         from muster.airflow.attempts.asked_for import NO_CACHE
         from muster.airflow.embedded.load import read_params
 
         conf = read_params(self._loaded.dag, params)
-        conf = {**conf, NO_CACHE: True} if no_cache else conf
-        check(self._loaded, self._loaded.order, self._answers, self._listener)
+        conf = {**conf, NO_CACHE: True} if self._wanted.no_cache else conf
+        check(self._loaded, self._loaded.order, self._wanted.answers, self._listener)
         with self._backend.place.expecting_jobs():
             self._make_ready(run_id)
-            return self._noted(self._runs.begin(run_id, conf), kept=frozenset())
+            return self._noted(self._runs.begin(run_id, conf))
 
-    def _resume(self, last: DagRun, wanted: Wanted) -> RunResult:
-        self._check_stage(wanted.again)
-        check(
-            self._loaded,
-            self._loaded.order if wanted.only is None else [wanted.only],
-            self._answers,
-            self._listener,
-        )
+    def _resume(self, last: DagRun) -> RunResult:
+        only = self._wanted.only
+        self._check_stage(self._wanted.again)
+        names = self._loaded.order if only is None else [only]
+        check(self._loaded, names, self._wanted.answers, self._listener)
         with self._home.notes.own(last.run_id), self._backend.place.expecting_jobs():
             self._make_ready(last.run_id)
-            kept = self._reopen(last, wanted)
-            return replace(self._noted(last, kept=kept, only=wanted.only), resumed=True)
+            return replace(self._noted(last, self._reopen(last)), resumed=True)
 
     def _check_stage(self, name: str | None) -> None:
         names = self._loaded.order
@@ -254,14 +232,14 @@ class _Runner:
         for lost in self._runs.give_up_lost(self._backend, but=run_id):
             self._listener.note(f"run {lost} was left by a process that died: it is marked failed")
 
-    def _reopen(self, run: DagRun, wanted: Wanted) -> frozenset[str]:
+    def _reopen(self, run: DagRun) -> frozenset[str]:
         """Reopen the last run and return the tasks that it keeps."""
-        ours, strict = filter(self._loaded.is_musters, self._loaded.order), wanted.resume == "strict"
+        ours, strict = filter(self._loaded.is_musters, self._loaded.order), self._wanted.resume == "strict"
         results: dict[str, list[Any]] = {}
         for name, _, result in self._runs.results(run, list(ours)):
             results.setdefault(name, []).append(result)
         found, overtaken = stale(self._loaded, results, self._backend)
-        again = [] if wanted.again is None else [wanted.again]
+        again = [] if self._wanted.again is None else [self._wanted.again]
         for task_id in self._loaded.followed(again):
             found.pop(task_id, None)
         for task_id, why in found.items():
@@ -279,7 +257,7 @@ class _Runner:
             )
         return self._runs.reopen(run, again=[*again, *(found if strict else ())])
 
-    def _noted(self, run: DagRun, *, kept: frozenset[str], only: str | None = None) -> RunResult:
+    def _noted(self, run: DagRun, kept: frozenset[str] = frozenset()) -> RunResult:
         """Run it, and note meanwhile in the store that it goes on."""
         from muster.airflow.embedded.preload import import_all
         from muster.airflow.site import instance
@@ -287,15 +265,13 @@ class _Runner:
         import_all(self._backend.place.package)
         origin = Origin(instance=instance(self._home.settings), dag_id=run.dag_id, run_id=run.run_id)
         with noted(self._backend.store.ledger, origin, self._warn) as beat:
-            return self._go(run, beat, kept=kept, only=only)
+            return self._go(run, beat, kept)
 
-    def _go(
-        self, run: DagRun, beat: Callable[[], None], *, kept: frozenset[str], only: str | None
-    ) -> RunResult:
+    def _go(self, run: DagRun, beat: Callable[[], None], kept: frozenset[str]) -> RunResult:
         from muster.airflow.embedded.interruption import Interruption
         from muster.airflow.embedded.loop import Loop
 
-        began = time.monotonic()
+        began, only = time.monotonic(), self._wanted.only
         interruption = Interruption(self._listener.note)
         scope = None if only is None else self._loaded.leading_to(only)
         loop = Loop(
@@ -305,9 +281,9 @@ class _Runner:
             self._listener,
             interruption,
             scope,
-            serial=self._serial,
+            serial=self._wanted.serial,
             beat=beat,
-            answers=self._answers,
+            answers=self._wanted.answers,
             on_lost=lambda *instance: self._runs.end_unless_retried(run, self._backend, *instance),
         )
         stages = Stages(self._loaded, self._runs, run, loop, self._backend, kept)

@@ -92,7 +92,7 @@ class MirrorOperator(MusterOperator):
         """Return a store service's token, and the options of a file system."""
         if self.target_conn_id is None:
             return "", {}
-        from muster.airflow.outside import airflow_connection
+        from muster.airflow.site import airflow_connection
 
         found = airflow_connection(self.target_conn_id)
         keys = {"key": found.login, "secret": found.password}

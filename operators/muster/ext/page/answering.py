@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections import defaultdict
@@ -173,9 +172,6 @@ def _document(known: _Known) -> dict[str, Any]:
         "lately": plain(last.after(first).figures) if ended > began else {},
         "lately_seconds": round(ended - began, 1),
     }
-
-
-log = logging.getLogger(__name__)
 
 
 class CounterSampling:

@@ -149,6 +149,10 @@ class UpHome:
         """The address of Airflow's database, as :meth:`prepare` wrote it; empty where ``own.cfg`` says only how to learn it."""
         return self._written().get("database", "sql_alchemy_conn", fallback="").replace("%%", "%")
 
+    def configured_url(self) -> str:
+        """The address of the Airflow whose settings are written here; empty where none are."""
+        return self._written().get("api", "base_url", fallback="")
+
     def _written(self) -> RawConfigParser:
         parser = RawConfigParser()
         parser.read(self.root / "airflow.cfg", encoding="utf-8")

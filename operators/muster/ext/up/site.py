@@ -155,8 +155,9 @@ def run(
     home.make()
     with locked_if_free(home.lock) as mine:
         if not mine:
+            where = f" at {url}" if (url := home.configured_url()) else ""
             raise MusterError(
-                f"an Airflow of {home.settings.home} is up already{_where(home)}: use that one, end it with "
+                f"an Airflow of {home.settings.home} is up already{where}: use that one, end it with "
                 "Ctrl-C, or set MUSTER_HOME to another folder"
             )
         check_port(port)
@@ -335,12 +336,3 @@ def _told_to_stop(wait_seconds: float) -> bool:
     """Wait, or less if a child ends; return whether a signal asked for the end."""
     came = signal.sigtimedwait(_STOPS | {signal.SIGCHLD}, wait_seconds)
     return came is not None and came.si_signo in _STOPS
-
-
-def _where(home: UpHome) -> str:
-    """Return the address of the Airflow that holds the lock, from its settings."""
-    from configparser import RawConfigParser
-
-    parser = RawConfigParser()
-    parser.read(home.root / "airflow.cfg", encoding="utf-8")
-    return f" at {parser['api']['base_url']}" if "api" in parser else ""
