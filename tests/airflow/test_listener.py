@@ -12,8 +12,8 @@ from airflow.sdk import DAG
 from airflow.serialization.serialized_objects import LazyDeserializedDAG
 
 from muster.airflow import JobOperator
-from muster.airflow.attempts.asked_for import BACKFILL
 from muster.airflow.attempts.listener import on_dag_run_running
+from muster.airflow.attempts.task_state import BACKFILL
 
 
 class Own(JobOperator):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from muster.airflow.embedded.states import States
+from muster.airflow.embedded.runs import States
 
 
 @pytest.mark.parametrize(

@@ -47,8 +47,6 @@ class Lineage:
 
         :param read: addresses. `written`: URIs of assets, of volumes and deployments.
         """
-        from airflow.providers.openlineage.extractors import OperatorLineage
-
         names = [
             f"deployment/{uri.removeprefix(DEPLOYMENT)}"
             if uri.startswith(DEPLOYMENT)
@@ -56,7 +54,7 @@ class Lineage:
             for uri in written
         ]
         versions = (address for address in read if not address.startswith(DEPLOYMENT))
-        return OperatorLineage(
+        return _lineage(
             inputs=[self._input(volume, number) for volume, number in dict.fromkeys(map(_exact, versions))],
             outputs=[self._output(name) for name in dict.fromkeys(names)],
         )
@@ -67,12 +65,10 @@ class Lineage:
         :param run_id: the task's; a job of another run made what this one keeps.
         :raises NotFound: gc deleted the job's ledger entry.
         """
-        from airflow.providers.openlineage.extractors import OperatorLineage
-
         ledger = self._store.ledger
         spec, made = ledger.spec(job_id), ledger.status(job_id).addresses
         pinned = [version.address for given in spec.inputs.values() for version in given.versions]
-        return OperatorLineage(
+        return _lineage(
             inputs=[self._version_read(address) for address in dict.fromkeys(pinned)],
             outputs=self._written(made) or [self._output(each.volume) for each in spec.outputs.values()],
             run_facets=_run_facets(job_id, spec, kept=spec.origin.run_id != run_id),
@@ -86,18 +82,14 @@ class Lineage:
 
     def of_read(self, addresses: Iterable[str], *, written: Iterable[str] = ()) -> TaskLineage:
         """Describe a task by the exact versions that it read and wrote."""
-        from airflow.providers.openlineage.extractors import OperatorLineage
-
-        return OperatorLineage(
+        return _lineage(
             inputs=[self._version_read(address) for address in addresses], outputs=self._written(written)
         )
 
     def of_release(self, address: str, deployment: str) -> TaskLineage:
         """Describe the release of a version under a deployment's name."""
-        from airflow.providers.openlineage.extractors import OperatorLineage
-
         output = self._output(f"deployment/{deployment}", facets=_version_facet(Address.parse(address).value))
-        return OperatorLineage(inputs=[self._version_read(address)], outputs=[output])
+        return _lineage(inputs=[self._version_read(address)], outputs=[output])
 
     def of_validation(self, job_id: str, *, run_id: str) -> TaskLineage:
         """Describe a validation as :meth:`of_job` does, each input with its schema and what each expectation found.
@@ -186,6 +178,12 @@ class Lineage:
             return {}
         fields = [schema_dataset.SchemaDatasetFacetFields(name=each.name, type=each.type) for each in columns]
         return {"schema": schema_dataset.SchemaDatasetFacet(fields=fields)}
+
+
+def _lineage(inputs: list[InputDataset], outputs: list[OutputDataset], **facets: Any) -> TaskLineage:
+    from airflow.providers.openlineage.extractors import OperatorLineage
+
+    return OperatorLineage(inputs=inputs, outputs=outputs, **facets)
 
 
 def _exact(text: str) -> tuple[str, str]:

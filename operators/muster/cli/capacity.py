@@ -6,8 +6,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from muster.cli.command import Json, open_place, open_store
-from muster.cli.leftovers import room_of
+from muster.cli.command import Json, open_place, open_store, room_of
 from muster.cli.screen import Table, emit, note, safe, say, seconds
 from muster.core.errors import NotFound
 from muster.core.wire import plain

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from muster.cli.screen import complain, kept_for_the_document
+from muster.cli.screen import complain, kept_for_the_document, note, safe
 from muster.client.place import check_home
 from muster.core.errors import MusterError
 from muster.core.settings import Settings, project_folder
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from muster.backends.base import Backend
     from muster.backends.place import Place
     from muster.backends.releases.deployments import Deployments
-    from muster.volumes.protocols import LocalStore
+    from muster.core.room import Room
+    from muster.volumes.protocols import LocalStore, Store
 
 
 def _keep_stdout(context: typer.Context, wanted: bool) -> bool:
@@ -161,3 +162,12 @@ def open_deployments() -> Deployments:
     """
     check_home(Settings.load())
     return open_place().deployments
+
+
+def room_of(store: Store) -> Room | None:
+    """Return a store's free space; None, and a warning, if it is unknown."""
+    try:
+        return store.room()
+    except MusterError as error:  # such as a service of an older release
+        note(f"warning: the store's free space is unknown: {safe(error)}")
+        return None

@@ -1,4 +1,4 @@
-"""``muster jobs``: list jobs, show their logs, cancel them."""
+"""``muster jobs``: list jobs, show their logs, cancel them, and delete the files that ended ones still keep."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from muster.cli import leftovers
-from muster.cli.command import Json, example, group, open_backend, open_place, open_store, person
-from muster.cli.screen import Table, complain, digest, emit, fields, note, safe, say, seconds, when
+from muster.cli.command import Json, example, group, open_backend, open_place, open_store, person, room_of
+from muster.cli.screen import Table, complain, digest, emit, fields, note, safe, say, seconds, size, when
 from muster.core.cancelling import by_command
 from muster.core.errors import Corrupt, NotFound, SpecError
 from muster.core.status import JobState, JobStatus
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from muster.backends.capacity import Part
     from muster.core.job import JobSpec
     from muster.core.series import Series
+    from muster.volumes.base import Held
     from muster.volumes.protocols import Ledger
 
 _LOOKED_AT = 30
@@ -363,7 +363,44 @@ def cancel(job: Which) -> None:
     say(f"{job_id}: {backend.status(job_id).state.value}")
 
 
-app.command("gc", epilog=example("muster jobs gc", "muster jobs gc --yes"))(leftovers.gc)
+@app.command("gc", epilog=example("muster jobs gc", "muster jobs gc --yes"))
+def gc(
+    job: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[JOB]...", help="Ids of jobs; by default all that ended."),
+    ] = None,
+    *,
+    yes: Annotated[bool, typer.Option("--yes/--dry-run", help="Delete, or only show.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Show the files that ended jobs keep; with --yes, delete them.
+
+    A failed job's outputs are deleted at its end, except its checkpoints, from which its next run continues. Complete
+    outputs that could not be committed are kept too: `muster jobs get` fetches them.
+    """
+    store = open_store()
+    for job_id in job or ():
+        store.ledger.status(job_id)  # raises NotFound if there is none
+    found = [held for held in store.held() if not job or held.job_id in job]
+    freed = store.let_go([held.job_id for held in found]) if yes and found else 0
+    if as_json:
+        emit({"done": yes, "freed_bytes": freed, "held": plain(tuple(found))})
+        return
+    _show_held(found)
+    if found and not yes:
+        note("nothing was deleted: --yes does it")
+    elif yes:
+        say(f"freed {size(freed)}")
+    room = room_of(store)
+    if room is not None:
+        note(safe(room))
+
+
+def _show_held(found: list[Held]) -> None:
+    table = Table(["job", "ended", ">checkpoints", ">outputs"])
+    for held in found:
+        table.add(held.job_id, when(held.ended), size(held.checkpoints_bytes), size(held.outputs_bytes))
+    table.show(empty="no ended job keeps any files")
 
 
 @app.command("get", epilog=example("muster jobs get flights-train-0a1b2c-1 written"))

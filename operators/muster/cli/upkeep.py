@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from muster.cli.command import Json, open_store
-from muster.cli.leftovers import room_of
+from muster.cli.command import Json, open_store, room_of
 from muster.cli.progress import progress
 from muster.cli.screen import Table, emit, note, safe, say, size, when
 from muster.core.address import SCHEME

@@ -22,7 +22,6 @@ ELSEWHERE = {
     "mirrors.elsewhere": "tests/contract/test_reading_mirrors.py",
     "mirrors.messages": "tests/contract/test_mirrors.py",
     "notebook.execute": "tests/cli/test_notebook.py",
-    "page.parts": "tests/airflow/test_page.py",
     "page.routes_jobs": "tests/airflow/test_page.py",
     "page.snapshots": "tests/airflow/test_page.py",
     "plan.planner": "tests/airflow/test_plan.py",

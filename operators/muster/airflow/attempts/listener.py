@@ -14,7 +14,7 @@ from typing import Any
 
 from airflow.listeners import hookimpl
 
-from muster.airflow.attempts.asked_for import BACKFILL
+from muster.airflow.attempts.task_state import BACKFILL
 
 # A templated field of every operator that begins jobs, an author's subclass and a mapped one too, and of no other operator. The
 # scheduler loads no links of operators, and the module of an operator's class is Airflow's private matter.

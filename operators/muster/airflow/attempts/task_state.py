@@ -1,12 +1,21 @@
-"""The state of a task instance in Airflow: whether a try still waits for its job or release."""
+"""The state of a task instance in Airflow: whether a try still waits for its job or release; and what its run was asked for."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
 from muster.airflow.upstream import internals
 from muster.core.cancelling import WITH_RUN, with_task
+from muster.core.errors import SpecError
 from muster.core.origin import Origin
 from muster.core.verdict import Verdict
 
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+NO_CACHE = "no_cache"
+BACKFILL = "muster_backfill"
 GONE = "gone"
 
 _OVER = frozenset({"success", "failed", "skipped", "removed", "upstream_failed", GONE})
@@ -61,3 +70,24 @@ def over(state: str | None) -> bool:
 def ended_by_hand(state: str | None) -> bool:
     """Whether this state means that the try was ended by a person, or cleared while it ran."""
     return over(state) or state == _CLEARED_WHILE_RUNNING
+
+
+def no_cache(context: Context) -> bool:
+    """Whether the run's conf, or a Param of the Dag, says ``no_cache``: then nothing is kept.
+
+    :raises SpecError: its value is neither true nor false.
+    """
+    conf: Mapping[str, Any] = getattr(context.get("dag_run"), "conf", None) or {}
+    value = conf.get(NO_CACHE, (context.get("params") or {}).get(NO_CACHE, False))
+    if not isinstance(value, bool):
+        raise SpecError(f"{NO_CACHE} is {value!r:.60}: expected true or false")
+    return value
+
+
+def backfill_of(context: Context) -> str | None:
+    """Return the backfill that a run belongs to; one that muster's listener did not number is ``backfill``."""
+    run = context.get("dag_run")
+    number = (getattr(run, "conf", None) or {}).get(BACKFILL)
+    if number is not None:
+        return str(number)
+    return "backfill" if str(getattr(run, "run_type", "")).endswith("backfill") else None

@@ -100,15 +100,19 @@ class VersionsReference(Mapping[str, VersionReference]):
         return len(self._names)
 
 
-class Expression(ResolveMixin):
+class Late(ResolveMixin):
+    """A value that is known when the task runs, and refers to no other task."""
+
+    def iter_references(self) -> Iterator[Any]:
+        """It names no task by itself; ``.versions`` does."""
+        return iter(())
+
+
+class Expression(Late):
     """``"{{ params.epochs }}"`` as a param: it keeps the type of what it names, where Jinja makes text of it."""
 
     def __init__(self, source: str) -> None:
         self.source = source
-
-    def iter_references(self) -> Iterator[tuple[BaseOperator, str]]:
-        """It names no task by itself; ``.versions`` does."""
-        return iter(())
 
     def resolve(self, context: Mapping[str, Any]) -> Any:
         """Evaluate the expression. :raises jinja2.UndefinedError: it names the missing variable."""
@@ -124,12 +128,8 @@ class Expression(ResolveMixin):
         return self.source
 
 
-class RunValue(ResolveMixin):
+class RunValue(Late):
     """Stands for a value that only the run knows, in an instance of a mapped task that is built while a Dag is parsed."""
-
-    def iter_references(self) -> Iterator[Any]:
-        """It names no task."""
-        return iter(())
 
     def resolve(self, context: Mapping[str, Any]) -> Any:  # noqa: ARG002 - it stands for nothing yet
         """Return itself: no task runs with it."""

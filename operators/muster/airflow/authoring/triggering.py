@@ -17,26 +17,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from muster.airflow.upstream.internals import ResolveMixin
+from muster.airflow.authoring.references import Late
 from muster.core.address import SCHEME, Address
 from muster.core.errors import SpecError
 
 if TYPE_CHECKING:
-    from airflow.sdk import BaseOperator
-
     from muster.volumes.base import Version
     from muster.volumes.protocols import Store
 
 
-class _Late(ResolveMixin):
-    """A value that is read from the store when the task runs; it refers to no other task."""
-
-    def iter_references(self) -> Iterator[tuple[BaseOperator, str]]:
-        """No task."""
-        return iter(())
-
-
-class Triggering(_Late):
+class Triggering(Late):
     """The versions of one volume whose events triggered this run; see :func:`triggering`."""
 
     def __init__(self, volume: str, *, otherwise: str) -> None:
@@ -47,7 +37,7 @@ class Triggering(_Late):
         """Return pinned addresses, oldest partition first; the same in every field of one try."""
         return [version.address for version in self.told(context)[1]]
 
-    def input(self, name: str) -> ResolveMixin:
+    def input(self, name: str) -> Late:
         """The versions that they were made from, of one input; each once."""
         return _OfVersions(
             f"{self}.input({name!r})",
@@ -60,7 +50,7 @@ class Triggering(_Late):
         )
 
     @property
-    def lineage(self) -> ResolveMixin:
+    def lineage(self) -> Late:
         """The lineage of each, in their order, as JSON: its record, and in short all versions that it was made from."""
         return _OfVersions(
             f"{self}.lineage", lambda store, versions: [_lineage(store, each) for each in versions], self
@@ -93,7 +83,7 @@ class Triggering(_Late):
         return f"triggering({self._volume!r})"
 
 
-class _OfVersions(_Late):
+class _OfVersions(Late):
     """A value that is read from the triggering versions."""
 
     def __init__(self, name: str, read: Callable[[Store, list[Version]], Any], of: Triggering) -> None:

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from muster.airflow.attempts.watcher import LineListener, Watcher, watching
-from muster.airflow.embedded.instances import arguments_of, plain
 from muster.airflow.embedded.interruption import Interruption
+from muster.airflow.embedded.load import arguments_of, plain
 from muster.airflow.embedded.preload import build
 from muster.airflow.embedded.task_process import TaskOutcome
 from muster.airflow.upstream import internals

@@ -1,4 +1,4 @@
-"""Finds a Dag, reads its run's params, and prepares its tasks' environments, before anything starts."""
+"""Finds a Dag, reads its run's params, and prepares its tasks' environments, before anything starts; and what its tasks are."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from muster.airflow.attempts.watcher import arguments
 from muster.airflow.authoring.code import DagFolder
 from muster.airflow.embedded.home import EmbeddedHome
 from muster.airflow.embedded.result import Listener
@@ -239,3 +241,48 @@ def _import_error(file: str, trace: str) -> str:
     lines = [line.strip() for line in trace.splitlines() if line.strip()] or ["unknown error"]
     places = re.findall(rf'File "(?:[^"]*/)?{re.escape(file)}", line (\d+)', trace)
     return ":".join([file, *places[-1:]]) + f": {_OWN_ERROR.sub('', lines[-1])}"
+
+
+def runs_a_job(task: Any) -> bool:
+    """Whether a task's work is one job of muster's."""
+    return bool(getattr(operator_class(task), "runs_a_job", False))
+
+
+def known_arguments(task: Any, map_index: int) -> Mapping[str, Any]:
+    """Return an instance's arguments as far as the Dag's file holds them; empty if an earlier task gives them.
+
+    An instance of a task in a mapped task group has no arguments of its own.
+    """
+    if map_index < 0 or not task.is_mapped:
+        return {}
+    expanded = task._get_specified_expand_input()
+    if any(True for _ in expanded.iter_references()):
+        return {}
+    given, _ = expanded.resolve({"ti": SimpleNamespace(map_index=map_index)})
+    return arguments(given)
+
+
+def arguments_of(task: Any, made: Any) -> Mapping[str, Any]:
+    """Return the arguments that distinguish a built instance from the others.
+
+    :param task: the mapped task, `made` the instance.
+    """
+    from muster.airflow.operators.base import MusterOperator
+    from muster.airflow.operators.mapping import told_apart
+
+    if isinstance(made, MusterOperator):
+        return made.arguments
+    words = getattr(made, "op_kwargs", None)
+    if words is None or not task.is_mapped:
+        return {}
+    return arguments(told_apart({"op_kwargs": words}, task._get_specified_expand_input()))
+
+
+def operator_class(task: Any) -> Any:
+    """Return the class of a task, or of the instances of a mapped one."""
+    return task.operator_class if task.is_mapped else type(task)
+
+
+def plain(value: Any) -> Any:
+    """Return a value as JSON has it: anything else as its text."""
+    return value if isinstance(value, str | int | float | bool) or value is None else str(value)

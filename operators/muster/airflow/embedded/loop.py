@@ -27,10 +27,10 @@ from muster.airflow.embedded.execution import (
     whose_turn,
 )
 from muster.airflow.embedded.interruption import Interruption
-from muster.airflow.embedded.load import Loaded
+from muster.airflow.embedded.load import Loaded, known_arguments, runs_a_job
 from muster.airflow.embedded.questions import OpenQuestions
 from muster.airflow.embedded.result import Listener
-from muster.airflow.embedded.states import FINISHED, States
+from muster.airflow.embedded.runs import FINISHED, States
 from muster.airflow.embedded.task_process import TaskOutcome, TaskProcess, hear
 from muster.airflow.upstream import internals
 
@@ -269,8 +269,6 @@ class Loop:
             self._start(self._waiting.pop(turn.key))
 
     def _start(self, turn: Turn) -> None:
-        from muster.airflow.embedded.instances import known_arguments, runs_a_job
-
         task = self._loaded.dag.task_dict[turn.task_id]
         label = called(turn.task_id, turn.map_index, known_arguments(task, turn.map_index))
         self._listener.task_started(label, turn.try_number, runs_a_job=runs_a_job(task))

@@ -6,8 +6,7 @@ import sys
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
-from muster.airflow.embedded.instances import operator_class
-from muster.airflow.embedded.load import Loaded
+from muster.airflow.embedded.load import Loaded, operator_class
 from muster.airflow.embedded.result import Approval, Listener
 from muster.airflow.upstream import internals
 from muster.core.errors import SpecError

@@ -199,7 +199,7 @@ class _Runner:
 
     def _begin(self, run_id: str, params: Mapping[str, Any]) -> RunResult:
         """Run a new run, which this process holds."""
-        from muster.airflow.attempts.asked_for import NO_CACHE
+        from muster.airflow.attempts.task_state import NO_CACHE
         from muster.airflow.embedded.load import read_params
 
         conf = read_params(self._loaded.dag, params)

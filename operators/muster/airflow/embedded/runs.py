@@ -1,4 +1,4 @@
-"""Runs of a Dag in the embedded Airflow's database: begun, found again, continued, given up.
+"""Runs of a Dag in the embedded Airflow's database: begun, found again, continued, given up; and the states of one's tasks.
 
 A process holds a run by a lock on a file, which the kernel releases when the process dies. So a run that
 is ``running`` with a free lock was left by a crash, and two simultaneous runs never take each other for
@@ -16,7 +16,6 @@ from muster.airflow.attempts.attempt import Attempt
 from muster.airflow.attempts.database import index_of
 from muster.airflow.embedded.home import EmbeddedHome
 from muster.airflow.embedded.load import Loaded
-from muster.airflow.embedded.states import FINISHED
 from muster.airflow.upstream import internals
 from muster.core.cancelling import STOPPED
 from muster.core.errors import NotFound, SpecError
@@ -29,6 +28,9 @@ if TYPE_CHECKING:
     from muster.airflow.upstream.internals import DagRun, TaskInstance, TaskStateStoreModel
     from muster.backends.base import Backend
     from muster.core.status import JobStatus
+
+NONE = "none"
+FINISHED = frozenset({"success", "failed", "skipped", "upstream_failed", "removed"})
 
 
 class Runs:
@@ -245,6 +247,65 @@ class Runs:
             for row, attempt in attempts
             if attempt is not None
         ]
+
+
+class States:
+    """The states of one run's instances; reading some tasks costs one query, however many tasks the Dag has."""
+
+    def __init__(self, run: DagRun, session: Session) -> None:
+        self._of_run = (run.dag_id, run.run_id)
+        self._session = session
+        self._found: dict[str, dict[int, str]] = {}
+
+    def read(self, names: Collection[str] | None = None) -> set[str]:
+        """Read the instances of some tasks, or of all, and return the tasks of which one has ended since."""
+        from sqlalchemy import select
+
+        from muster.airflow.upstream.internals import TaskInstance as Task
+
+        dag_id, run_id = self._of_run
+        query = select(Task.task_id, Task.map_index.label("map_index"), Task.state).where(
+            Task.dag_id == dag_id, Task.run_id == run_id
+        )
+        if names is not None:
+            query = query.where(Task.task_id.in_(names))
+        found: dict[str, dict[int, str]] = {}
+        for name, index, state in self._session.execute(query.order_by(Task.task_id, Task.map_index)):
+            found.setdefault(name, {})[index] = str(state or NONE)
+        before, self._found = self._found, {**self._found, **found}
+        return {
+            name
+            for name, states in found.items()
+            for index, state in states.items()
+            if state in FINISHED and before.get(name, {}).get(index) not in FINISHED
+        }
+
+    def of(self, name: str) -> str:
+        """Return the state of a task; of a mapped one, failed if an instance has, else that of its first without success."""
+        states = self.each(name)
+        if "failed" in states:
+            return "failed"
+        return next((state for state in states if state != "success"), "success" if states else NONE)
+
+    def one(self, name: str, map_index: int) -> str:
+        """Return the state of an instance; -1 is a task that is not mapped."""
+        return self._found.get(name, {}).get(map_index, NONE)
+
+    def each(self, name: str) -> Collection[str]:
+        """Return the states of a task's instances."""
+        return self._found.get(name, {}).values()
+
+    def instances(self, name: str) -> Mapping[int, str]:
+        """Return the state of each instance of a mapped task by index, once Airflow has expanded it."""
+        return {index: state for index, state in self._found.get(name, {}).items() if index >= 0}
+
+    def ended(self, names: Collection[str] | None = None) -> bool:
+        """Whether all instances of some tasks, or of all, have ended."""
+        return all(
+            state in FINISHED
+            for name in (self._found if names is None else names)
+            for state in self.each(name)
+        )
 
 
 def _known(backend: Backend, job_id: str) -> JobStatus | None:

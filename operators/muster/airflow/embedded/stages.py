@@ -7,8 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from muster.airflow.attempts.watcher import called
-from muster.airflow.embedded.instances import plain
-from muster.airflow.embedded.load import Loaded
+from muster.airflow.embedded.load import Loaded, plain
 from muster.airflow.embedded.result import Instance, Stage
 
 if TYPE_CHECKING:

@@ -58,7 +58,6 @@ if TYPE_CHECKING:
     from muster.airflow.authoring.code import Code, DagFolder
     from muster.airflow.authoring.values import Output
     from muster.backends.base import Backend
-    from muster.core.job import JobSpec
     from muster.core.settings import Settings
     from muster.volumes.protocols import LocalStore
 

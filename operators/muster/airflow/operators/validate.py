@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from muster.airflow.attempts.run import JobOutcome, TaskRun
-    from muster.airflow.authoring.code import DagFolder
     from muster.airflow.lineage import Lineage, TaskLineage
     from muster.core.settings import Settings
     from muster.volumes.base import Made
@@ -166,7 +165,6 @@ class ValidateOperator(CachedOperator, ProgramOperator):
 
     def own_fields(self, task: TaskRun) -> dict[str, Any]:
         """Run the suite on the versions."""
-        from muster.airflow.authoring.code import DagFolder
         from muster.airflow.operators.spec import pin
 
         data = pin(task.backend.store, "data", self.volume)

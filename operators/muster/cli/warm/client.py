@@ -111,8 +111,6 @@ def run_there(home: EmbeddedHome, *, stdout: int, starting: Callable[[], None]) 
     """
     if warm.forked or warm.arguments is None or os.environ.get("MUSTER_NO_WARM") == "1" or sys.gettrace():
         return None  # a debugger follows this process
-    with suppress(OSError):  # what runs here instead will say so
-        home.settings.make_home()
     place = WarmPlace(home.settings.home / FOLDER, key_of(home))
     if not place.ready():
         return None

@@ -8,17 +8,16 @@ from collections import defaultdict
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Annotated, Any
 
+from fastapi import Depends
+
+from muster.airflow.page.route import Here, Opening
 from muster.backends.releases.deployments import Deployments
 from muster.backends.releases.figures import DeploymentSample, Figures, added, look
 from muster.core.deployment import Counts, DeploymentStatus
 from muster.core.errors import MusterError
 from muster.core.wire import plain
-
-if TYPE_CHECKING:
-    from muster.airflow.page.route import Opening
-
 
 EVERY_SECONDS = 15.0
 COARSE = 20
@@ -160,6 +159,14 @@ class Answering:
         for seen in self._deployments.look_at(stale):
             known[seen.status.name].note(seen)
         return [each for each in known.values() if each.looks]
+
+
+def _answering(here: Here) -> Answering:
+    return here.part(Answering)
+
+
+Served = Annotated[Answering, Depends(_answering)]
+"""What a route takes that asks for deployments."""
 
 
 def _document(known: _Known) -> dict[str, Any]:

@@ -13,8 +13,11 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, replace
 from itertools import islice
 from sys import intern
+from typing import Annotated
 
-from muster.airflow.page.route import UNREADABLE
+from fastapi import Depends
+
+from muster.airflow.page.route import UNREADABLE, Here
 from muster.backends.base import Backend
 from muster.core.errors import MusterError, NotFound
 from muster.core.job import JobSpec
@@ -423,3 +426,11 @@ class Board:
 def task_of(origin: Origin, job_id: str = "") -> TaskOfRun:
     """Return the task of a run, which may have several tries."""
     return origin.dag_id, origin.stage, origin.run_id if origin.dag_id else job_id
+
+
+def _board(here: Here) -> Board:
+    return here.part(Board, here.backend)
+
+
+Jobs = Annotated[Board, Depends(_board)]
+"""What a route takes that asks for jobs."""

@@ -16,10 +16,9 @@ from muster.core.names import check_job_id
 from muster.core.origin import Origin
 from muster.core.wire import plain
 from muster.ext.page import described, listed, logs
-from muster.ext.page.board import STATES, Board, Job
+from muster.ext.page.board import STATES, Board, Job, Jobs
 from muster.ext.page.described import differences
 from muster.ext.page.listed import runs_waiting
-from muster.ext.page.parts import Jobs
 from muster.volumes import runs as recorded
 
 api = APIRouter(default_response_class=Json)

@@ -27,10 +27,10 @@ from muster.core.names import check_label
 from muster.core.settings import Settings
 from muster.core.text import one_line
 from muster.core.wire import plain
-from muster.ext.page.board import Board
+from muster.ext.page.answering import Served
+from muster.ext.page.board import Board, Jobs
 from muster.ext.page.described import drift_report
 from muster.ext.page.listed import runs_waiting
-from muster.ext.page.parts import Jobs, Served
 from muster.volumes.base import UpkeepKind
 from muster.volumes.protocols import Store
 

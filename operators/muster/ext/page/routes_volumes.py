@@ -34,9 +34,9 @@ from muster.core.settings import Settings
 from muster.core.shipped import install
 from muster.core.text import as_shown, one_line, shortened
 from muster.ext.page import snapshots, versions
-from muster.ext.page.board import Board
+from muster.ext.page.answering import Served
+from muster.ext.page.board import Board, Jobs
 from muster.ext.page.graph import Permitted
-from muster.ext.page.parts import Jobs, Served
 from muster.ext.page.uses import Uses, documents_of, used_by
 from muster.volumes.base import Record
 from muster.volumes.documents import HEADERS, parse, show

@@ -17,10 +17,9 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
-from muster.cli.command import example, open_place
+from muster.cli.command import example, open_place, room_of
 from muster.cli.doctor import all_checks
 from muster.cli.jobs import ends_of, find_newest
-from muster.cli.leftovers import room_of
 from muster.cli.screen import Table, note, size
 from muster.core.errors import SpecError
 from muster.core.masking import Masking

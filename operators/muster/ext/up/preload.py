@@ -16,7 +16,7 @@ from pathlib import Path
 
 from muster.airflow.embedded.preload import SHARED, import_routes, no_collections, sources
 from muster.ext.up import component
-from muster.ext.up.forked import ForkedComponent
+from muster.ext.up.components import ForkedComponent
 from muster.ext.up.home import UpHome
 
 # What else two of them or more import, at their start or at their first task.

@@ -17,7 +17,7 @@ from muster.backends.local.processes import Process
 HEAD = """
     import os, signal, sys, threading, time
     from pathlib import Path
-    from muster.ext.up.forked import ForkedComponent
+    from muster.ext.up.components import ForkedComponent
     from muster.core.locks import locked
 
     def forked(work):
