@@ -17,7 +17,7 @@ MARK = re.compile(r'"-[cm]"|sys\.executable')
 SAFE = {"-P", "-I"}
 ELSEWHERE = (
     "operators/muster/worker/",  # a job's own code is to be imported
-    "operators/muster/airflow/authoring/launch_words.py",  # reads the words of a job's command
+    "operators/muster/airflow/authoring/entrypoints.py",  # reads the words of a job's command
     "operators/muster/images/interpreter.py",  # asks an interpreter that may know no -P, in /
     "serving/muster_serving/process/start.py",  # the same
 )

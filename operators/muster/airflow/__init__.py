@@ -13,9 +13,8 @@ from muster.core.extensions import added, extensions, problems
 from muster.core.shipped import need
 
 if TYPE_CHECKING:
-    from muster.airflow.authoring.smoke_rows import SmokeRows as SmokeRows
     from muster.airflow.authoring.triggering import triggering as triggering
-    from muster.airflow.authoring.values import Output as Output
+    from muster.airflow.authoring.values import Output as Output, SmokeRows as SmokeRows
     from muster.airflow.operators.decorators import gang as gang, job as job
     from muster.airflow.operators.deploy import DeployOperator as DeployOperator
     from muster.airflow.operators.gate import GateOperator as GateOperator
@@ -63,7 +62,7 @@ _MODULES = {
     "RollbackOperator": "muster.airflow.operators.rollback",
     "Rules": "muster.backends.releases.plan",
     "SecretRef": "muster.core.job",
-    "SmokeRows": "muster.airflow.authoring.smoke_rows",
+    "SmokeRows": "muster.airflow.authoring.values",
     "SweepOperator": "muster.airflow.operators.sweep",
     "ValidateOperator": "muster.airflow.operators.validate",
     "gang": "muster.airflow.operators.decorators",

@@ -213,7 +213,7 @@ def _ours(key: Any) -> Any:
     """Whether a key of ``task_state_store`` is one of muster's: no other operator writes down what it begins."""
     from sqlalchemy import or_
 
-    from muster.airflow.attempts.remembered import KEYS
+    from muster.airflow.attempts.attempt import KEYS
     from muster.airflow.attempts.run import STATE_KEY
 
     return or_(key == STATE_KEY, key.startswith(f"{STATE_KEY}."), key.in_(KEYS))

@@ -1,8 +1,11 @@
-"""Looks after every waiting job of a triggerer: one loop and one thread, however many there are.
+"""Looks after everything that the triggers of a triggerer wait for: jobs in one hub; releases and searches, which are driven, in another.
 
-It has a backend of its own for as long as it waits for anything, so a cluster is followed with one watch
-a kind, and where a look fails it opens another: a token may have been renewed. On one machine it also lets
-jobs in that wait for room, and ends those that waited too long, since there each look does that.
+The hub of jobs has one loop and one thread, however many there are, and a backend of its own for as long as it waits for anything: so a
+cluster is followed with one watch a kind, and where a look fails it opens another, since a token may have been renewed. On one machine it
+also lets jobs in that wait for room, and ends those that waited too long, since there each look does that.
+
+What is driven has one backend and a few threads for each kind. The backend is open for as long as anything is driven; where a look fails
+for good another is opened for those that come after.
 """
 
 from __future__ import annotations
@@ -12,14 +15,15 @@ import contextvars
 import logging
 import math
 import time
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
-from muster.airflow.attempts.failure_log import FailureLog
+from muster.airflow.attempts.log import FailureLog
 from muster.backends.base import Backend
 from muster.core.errors import Corrupt, NotFound
 from muster.core.status import JobState, JobStatus
@@ -35,8 +39,8 @@ STEPS_SECONDS = ((10.0, 0.5), (60.0, 1.0), (600.0, 2.0), (math.inf, 4.0))
 # One that waits for room may wait for days, and begins at any moment.
 QUEUED_SECONDS = 1.0
 FAILED_SECONDS = 5.0  # from a look that failed to the next
-# However many there are, the hub leaves the triggerer's process this many times what its looks take of that.
-_IDLE_SHARE = 3.0
+# However many there are, a hub leaves the triggerer's process this many times what its looks take of that.
+IDLE_SHARE = 3.0
 # So many are looked at together at most, and a job that waits for room counts as due so much later than one that runs: an
 # end is not kept waiting by a long queue, and those in it have their turn all the same.
 _PORTION, _HEAD_START_SECONDS = 250, 1.0
@@ -184,7 +188,7 @@ class Hub:
         self._failures.over()
         found, worked = answer
         # A store that takes long over its answer is left alone for as long.
-        self._rests_until = now + max(worked * _IDLE_SHARE, now - began)
+        self._rests_until = now + max(worked * IDLE_SHARE, now - began)
         for follower, news in zip(due, found, strict=True):
             follower.note(news, now)
 
@@ -226,14 +230,103 @@ def _news(ledger: Ledger, asked: _Question, status: JobStatus | None, most: int)
     return JobNews(status=status, lines=tuple(data.decode("utf-8", "replace").splitlines()), offset=offset)
 
 
-_hubs: WeakKeyDictionary[asyncio.AbstractEventLoop, Hub] = WeakKeyDictionary()
+LOOK_SECONDS = 0.25
+# Most of a look is waiting, and one that withdraws a revision waits for its Gateway for seconds: who is judged
+# meanwhile must not wait for that. A thread is there only once it is needed.
+_THREADS = 64
+
+
+@dataclass(eq=False)
+class _Opened:
+    """A backend and how many use it."""
+
+    backend: Backend
+    users: int = 0
+
+
+class DrivingHub:
+    """What the releases of one event loop share, or its searches.
+
+    :param open_backend: opens a backend; called in a thread.
+    :param what: the name of its threads.
+    """
+
+    def __init__(self, open_backend: Callable[[], Backend], what: str) -> None:
+        self._open = open_backend
+        self._opened: _Opened | None = None
+        self._opening = asyncio.Lock()
+        self._members = 0
+        self._took = 0.0
+        # Its own: the loop's threads are few, and other triggers may hold them all.
+        self._threads = ThreadPoolExecutor(max_workers=_THREADS, thread_name_prefix=f"muster-{what}")
+
+    @asynccontextmanager
+    async def joined(self) -> AsyncIterator[Backend]:
+        """Lend the backend to one that is driven; :meth:`look` looks after it."""
+        used = await self._use()
+        self._members += 1
+        try:
+            yield used.backend
+        except Exception:
+            if used is self._opened:
+                self._opened = None  # the next one opens one anew
+            raise
+        finally:
+            self._members -= 1
+            used.users -= 1
+            if not used.users:
+                self._opened = None if used is self._opened else self._opened
+                await self._in_thread(used.backend.close)
+
+    async def _use(self) -> _Opened:
+        async with self._opening:
+            if self._opened is None:
+                self._opened = _Opened(await self._in_thread(self._open))
+            self._opened.users += 1
+            return self._opened
+
+    async def look(self, step: Callable[[], T]) -> T:
+        """Pause, and take one look."""
+        await asyncio.sleep(self.pause)
+        return await self._in_thread(self._timed, step)
+
+    def _timed(self, step: Callable[[], T]) -> T:
+        began = time.thread_time()
+        try:
+            return step()
+        finally:
+            self._took += (time.thread_time() - began - self._took) / 8
+
+    @property
+    def pause(self) -> float:
+        """Seconds until one is looked at again: longer where many looks cost much."""
+        return max(LOOK_SECONDS, self._members * self._took * IDLE_SHARE)
+
+    async def _in_thread(self, function: Callable[..., T], *arguments: object) -> T:
+        context = contextvars.copy_context()  # Airflow's log of this trigger
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, lambda: context.run(function, *arguments))
+
+
+_hubs: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, Any]] = WeakKeyDictionary()
+
+
+def _hub(what: str, made: Callable[[Callable[[], Backend]], T]) -> T:
+    """Return the one hub of a kind that the running event loop has, of which a triggerer has one; made at first."""
+    from muster.airflow.site import open_backend
+
+    hubs = _hubs.setdefault(asyncio.get_running_loop(), {})
+    if what not in hubs:
+        hubs[what] = made(open_backend)
+    found: T = hubs[what]
+    return found
 
 
 def hub() -> Hub:
-    """Return the hub of the running event loop: a triggerer has one."""
-    from muster.airflow.site import open_backend
+    """Return what looks after the jobs of this triggerer."""
+    return _hub("jobs", Hub)
 
-    loop = asyncio.get_running_loop()
-    if loop not in _hubs:
-        _hubs[loop] = Hub(open_backend)
-    return _hubs[loop]
+
+def driving_hub(what: str) -> DrivingHub:
+    """Return what drives the releases of this triggerer, or its searches."""
+    return _hub(what, lambda opens: DrivingHub(opens, what))

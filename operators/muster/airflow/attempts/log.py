@@ -1,4 +1,4 @@
-"""A task's log: its job's lines as they come, at a rate that neither Airflow nor a reader drowns in."""
+"""A task's log: its job's lines as they come, at a rate that neither Airflow nor a reader drowns in; and failures that repeat."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from logging import Logger
 from typing import Any
 
 from airflow.sdk.exceptions import AirflowRuntimeError
 
 from muster.airflow.upstream import internals
+from muster.core.errors import MusterError
 from muster.core.status import JobState, JobStatus
 from muster.core.verdict import VERDICT_LINES, full_log
 
@@ -199,3 +201,33 @@ def fit(line: str) -> str:
     if len(line) <= LINE_LENGTH:
         return line
     return f"{line[:LINE_LENGTH]} … ({len(line) - LINE_LENGTH:,} characters more in the full log)"
+
+
+_REPEAT_SECONDS = 60.0
+
+
+class FailureLog:
+    """Logs the failures of one repeated action.
+
+    :param cannot: the message of a failure, with what is done about it; `again`: the message of the next success.
+    """
+
+    def __init__(self, log: Logger, *, cannot: str, again: str) -> None:
+        self._log = log
+        self._cannot = cannot
+        self._again = again
+        self._at: float | None = None
+
+    def failed(self, error: Exception) -> None:
+        """Log the failure, at most once a minute; a defect of muster's own with its traceback."""
+        now = time.monotonic()
+        if self._at is None or now - self._at >= _REPEAT_SECONDS:
+            self._at = now
+            outside = isinstance(error, (MusterError, OSError))
+            self._log.warning("%s: %s", self._cannot, error, exc_info=not outside)
+
+    def over(self) -> None:
+        """Log that it works again, if it had failed."""
+        if self._at is not None:
+            self._log.info("%s", self._again)
+            self._at = None

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import suppress
 
 from muster.airflow.attempts.database import Standing, going_runs, standings
-from muster.airflow.attempts.failure_log import FailureLog
+from muster.airflow.attempts.log import FailureLog
 from muster.airflow.attempts.orphans import SweptJob, end, named, take_back, unowned
 from muster.airflow.attempts.task_state import GIVEN_UP, GONE, over
 from muster.backends.base import Backend

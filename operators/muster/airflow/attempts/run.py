@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from airflow.sdk.exceptions import AirflowException, AirflowRuntimeError
 
 from muster.airflow.attempts.attempt import Action, Attempt, Decision, decide, newer
-from muster.airflow.attempts.keeping import Wish
+from muster.airflow.attempts.keeping import Reuse, Wish
 from muster.airflow.attempts.log import Shown, StateLog, TaskLog
 from muster.airflow.attempts.resuming import Resume, choose, edited
-from muster.airflow.attempts.reuse import Reuse
 from muster.airflow.attempts.task_state import GIVEN_UP, ask, backfill_of, ended_by_hand, no_cache, why_over
 from muster.airflow.attempts.tracing import tell_life, traced
 from muster.airflow.attempts.verdicts import failure, left_running

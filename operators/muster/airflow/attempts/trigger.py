@@ -218,7 +218,7 @@ class DeploymentTrigger(WaitingTrigger):
 
     async def follow(self, limit: asyncio.Timeout) -> None:  # noqa: ARG002 - it stays the deadline
         """Drive the release to its outcome."""
-        from muster.airflow.attempts.driving_hub import driving_hub
+        from muster.airflow.attempts.hub import driving_hub
 
         ours = driving_hub("release")
         async with ours.joined() as backend:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from muster.airflow.attempts.watcher import called
 from muster.airflow.embedded.execution import (
     Execution,
+    Interruption,
     RunLimits,
     Turn,
     call_back,
@@ -26,7 +27,6 @@ from muster.airflow.embedded.execution import (
     prepare_forks,
     whose_turn,
 )
-from muster.airflow.embedded.interruption import Interruption
 from muster.airflow.embedded.load import Loaded, known_arguments, runs_a_job
 from muster.airflow.embedded.questions import OpenQuestions
 from muster.airflow.embedded.result import Listener

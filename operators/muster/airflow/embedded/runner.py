@@ -268,7 +268,7 @@ class _Runner:
             return self._go(run, beat, kept)
 
     def _go(self, run: DagRun, beat: Callable[[], None], kept: frozenset[str]) -> RunResult:
-        from muster.airflow.embedded.interruption import Interruption
+        from muster.airflow.embedded.execution import Interruption
         from muster.airflow.embedded.loop import Loop
 
         began, only = time.monotonic(), self._wanted.only

@@ -55,7 +55,7 @@ def would_keep(
     home = EmbeddedHome(settings=settings or Settings.load(), dags=(dags or Path("dags")).absolute())
     home.enter()
     from muster.airflow.embedded.load import load
-    from muster.airflow.operators.cached import CachedOperator
+    from muster.airflow.operators.running import CachedOperator
     from muster.airflow.site import connect
 
     quieten(home.log)

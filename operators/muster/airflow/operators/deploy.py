@@ -13,7 +13,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, cast
 
 from muster.airflow.assets import add_deployment, announce_served
-from muster.airflow.attempts.remembered import Asked, Remembered
+from muster.airflow.attempts.attempt import Asked, Remembered
 from muster.airflow.attempts.waiting import Stopped
 from muster.airflow.authoring.checks import (
     check_batch,
@@ -36,12 +36,14 @@ from muster.airflow.authoring.checks import (
 )
 from muster.airflow.authoring.keywords import keyword
 from muster.airflow.authoring.references import is_known
-from muster.airflow.authoring.smoke_rows import SmokeRows, check_smoke, read_smoke_rows
+from muster.airflow.authoring.values import SmokeRows, check_smoke, read_smoke_rows
 from muster.airflow.links import DeploymentLink, EndpointLink, returned
 from muster.airflow.operators.base import MusterOperator
 from muster.airflow.operators.releasing import (
+    Smoke,
     answered_otherwise,
     asker,
+    check_smoke_file,
     curl_line,
     example_of,
     one_version,
@@ -51,8 +53,9 @@ from muster.airflow.operators.releasing import (
     refusal_text,
     serving,
     smoke_digest,
+    smoke_of,
+    smoke_source,
 )
-from muster.airflow.operators.smoke import Smoke, check_smoke_file, smoke_of, smoke_source
 from muster.core.address import short
 from muster.core.comparison import files_changed
 from muster.core.deployment import (

@@ -20,8 +20,8 @@ from muster.airflow.authoring.checks import (
     check_whole,
     optional,
 )
+from muster.airflow.authoring.entrypoints import check_launch
 from muster.airflow.authoring.keywords import keyword
-from muster.airflow.authoring.launch_words import check_launch
 from muster.airflow.authoring.references import VersionsReference, is_known
 from muster.airflow.authoring.values import (
     by_name,
@@ -35,8 +35,7 @@ from muster.airflow.authoring.values import (
     secrets_of,
 )
 from muster.airflow.links import JobLink, ReportLink, TrackingLink, VersionsLink
-from muster.airflow.operators.cached import CachedOperator
-from muster.airflow.operators.running import DAY, CodeOperator
+from muster.airflow.operators.running import DAY, CachedOperator, CodeOperator
 from muster.airflow.operators.spec import (
     build_again,
     build_spec,

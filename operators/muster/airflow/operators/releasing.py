@@ -1,4 +1,4 @@
-"""The files and messages of a release, as pure functions: smoke requests, comparison, plan, refusal."""
+"""The files and messages of a release: smoke requests, of a file or of rows that a job reads, comparison, plan, refusal."""
 
 from __future__ import annotations
 
@@ -7,20 +7,27 @@ import os
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from muster.airflow.authoring.code import DagFolder
-from muster.airflow.authoring.smoke_rows import check_expect
+from muster.airflow.authoring.code import DagFolder, serving_code
+from muster.airflow.authoring.values import check_expect
 from muster.core.address import short
+from muster.core.data import Input, OutputTarget
 from muster.core.deployment import DeploymentStatus, SmokeRequest
 from muster.core.errors import MusterError, NotFound, SpecError
+from muster.core.job import JobSpec, Role
+from muster.core.shipped import SERVE
 from muster.core.text import one_line
 
 if TYPE_CHECKING:
+    from muster.airflow.attempts.run import TaskRun
     from muster.backends.releases.decision import Outcome
     from muster.backends.releases.deployments import Deployments
     from muster.backends.releases.plan import Comparison, Plan, Rules
+    from muster.core.data import Pinned
     from muster.core.origin import Origin
     from muster.volumes.base import Version
     from muster.volumes.protocols import LocalStore
@@ -272,3 +279,67 @@ def _expected(where: str, expect: Any) -> dict[str, dict[str, float]]:
     with _named(where):
         check_expect(expect)
     return dict(expect)
+
+
+_SMOKE_ENTRYPOINT = "muster_serving.smoke:write"
+_SMOKE_FILE = "smoke.json"
+_SMOKE_OUTPUT = "smoke"
+
+Smoke = str | Mapping[str, Any] | None
+
+
+def check_smoke_file(folder: DagFolder, smoke: Smoke) -> None:
+    """Read the file where one is named. :raises SpecError: it names the file and the error."""
+    if not isinstance(smoke, Mapping):
+        read_smoke(folder, smoke)
+
+
+def smoke_source(smoke: Smoke) -> str | None:
+    """Say where the requests are from, for messages: a file, or the addresses of versions."""
+    if not isinstance(smoke, Mapping):
+        return smoke
+    rows = smoke["rows"]
+    return str(rows) if isinstance(rows, str) else ", ".join(map(str, rows))
+
+
+def smoke_of(
+    smoke: Smoke, task: TaskRun, folder: DagFolder, *, model: Pinned, name: str
+) -> tuple[SmokeRequest, ...]:
+    """Return the requests; those of rows are made by a job, and kept as a version of ``NAME/smoke``.
+
+    :param name: the deployment.
+    :raises SpecError: the file is wrong. :raises AirflowException: the job's verdict: a row lacks a column, or the model refuses it.
+    """
+    from muster.airflow.attempts.run import STATE_KEY
+
+    if not isinstance(smoke, Mapping):
+        return read_smoke(folder, smoke)
+    build = partial(_spec, smoke, task, folder, model, name)
+    status = task.run(build, key=f"{STATE_KEY}.smoke.{model.digest[3:15]}")
+    assert status.result is not None
+    (address,) = status.result.outputs[_SMOKE_OUTPUT]
+    text = (task.backend.store.path(address) / _SMOKE_FILE).read_text(encoding="utf-8")
+    requests = read_smoke_text(f"smoke requests of {address}", text)
+    return tuple(replace(each, expect=smoke["expect"]) for each in requests)
+
+
+def _spec(smoke: Mapping[str, Any], task: TaskRun, folder: DagFolder, model: Pinned, name: str) -> JobSpec:
+    from muster.airflow.operators.spec import image_digest, pin
+    from muster.airflow.site import interpreter_of
+
+    store = task.backend.store
+    rows = pin(store, "smoke", smoke["rows"])
+    if not rows.versions:
+        raise SpecError("smoke: its rows name no version")
+    return JobSpec(
+        name=f"{task.name}.smoke",
+        image=SERVE,
+        image_digest=image_digest(SERVE, folder, task),
+        interpreter=interpreter_of(SERVE, task.settings),
+        roles=(Role(entrypoint=_SMOKE_ENTRYPOINT),),
+        code=serving_code().put(store),
+        inputs={"model": Input(versions=(model,)), "rows": replace(rows, many=True)},
+        outputs={_SMOKE_OUTPUT: OutputTarget(volume=f"{name}/smoke")},
+        params={"most": smoke["most"]},
+        origin=task.origin,
+    )

@@ -49,7 +49,7 @@ class RollbackOperator(MusterOperator):
 
     def perform(self, context: Context) -> dict[str, Any]:
         """Take it back, and return what serves from now on."""
-        from muster.airflow.attempts.remembered import Remembered
+        from muster.airflow.attempts.attempt import Remembered
         from muster.airflow.attempts.run import TaskRun
         from muster.backends.releases.manual import roll_back
 

@@ -16,9 +16,9 @@ from muster.airflow.authoring.keywords import keyword
 from muster.airflow.authoring.references import VersionReference
 from muster.airflow.authoring.values import volume_of
 from muster.airflow.links import DataDocsLink, JobLink, VersionsLink, job_of
-from muster.airflow.operators.cached import CachedOperator
 from muster.airflow.operators.program import Program, ProgramOperator
 from muster.airflow.operators.releasing import made_again
+from muster.airflow.operators.running import CachedOperator
 from muster.core.address import Address
 from muster.core.data import Input, OutputTarget
 from muster.core.errors import NotFound, SpecError

@@ -23,8 +23,8 @@ from muster.airflow.authoring.checks import (
 from muster.airflow.authoring.keywords import keyword
 from muster.airflow.authoring.references import VersionReference, is_known
 from muster.airflow.authoring.values import known_output, outputs_of, read_outputs
-from muster.airflow.operators.cached import CachedOperator
 from muster.airflow.operators.program import Program, ProgramOperator
+from muster.airflow.operators.running import CachedOperator
 from muster.core.data import Input
 from muster.core.deployment import needs_workers
 from muster.core.errors import NotFound, SpecError

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from muster.airflow.assets import announce
-from muster.airflow.attempts.remembered import Remembered
+from muster.airflow.attempts.attempt import Remembered
 from muster.airflow.attempts.waiting import Stopped
 from muster.airflow.authoring.checks import (
     check_count,

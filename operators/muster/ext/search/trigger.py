@@ -29,7 +29,7 @@ class SearchTrigger(trigger.WaitingTrigger):
 
     async def follow(self, limit: asyncio.Timeout) -> None:  # noqa: ARG002 - it stays the deadline
         """Drive the search; how it ended is among its events."""
-        from muster.airflow.attempts.driving_hub import driving_hub
+        from muster.airflow.attempts.hub import driving_hub
 
         ours = driving_hub("search")
         async with ours.joined() as backend:

@@ -1,15 +1,22 @@
-"""``muster support-bundle``: one file with what a person needs who helps from afar, without secrets."""
+"""``muster support-bundle``: one file with what a person needs who helps from afar, without secrets. ``muster jobs exec`` and ``forward``:
+a command beside a rank of a job that runs, and its ports; the job's log says who did.
+"""
 
 from __future__ import annotations
 
 import io
 import json
 import re
+import shlex
+import socket
 import sys
 import tarfile
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing, suppress
 from functools import partial
+from importlib import import_module
 from importlib.metadata import distributions
 from itertools import chain
 from pathlib import Path
@@ -17,20 +24,22 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
-from muster.cli.command import example, open_place, room_of
+from muster.cli.command import example, open_backend, open_place, person, room_of
 from muster.cli.doctor import all_checks
-from muster.cli.jobs import ends_of, find_newest
-from muster.cli.screen import Table, note, size
-from muster.core.errors import SpecError
+from muster.cli.foreground import check_port
+from muster.cli.jobs import Newest, ends_of, find_newest
+from muster.cli.screen import Table, note, safe, say, size
+from muster.core.errors import MusterError, NotFound, SpecError
 from muster.core.masking import Masking
+from muster.core.replica import LOOPBACK
 from muster.core.settings import Settings
 from muster.core.status import JobState
+from muster.core.text import one_line
 from muster.core.wire import plain
-from muster.ext.support import entering
 from muster.ext.support.blanking import blanked, known, without_values
 
 if TYPE_CHECKING:
-    from muster.backends.place import Place
+    from muster.backends.place import Place, RankSession
 
 FILE_BYTES, WHOLE_BYTES = 2 << 20, 50 << 20
 _UNITS = {"m": 60, "h": 3600, "d": 86_400}
@@ -196,6 +205,88 @@ def add(groups: Mapping[str, typer.Typer]) -> None:
     lines = ("muster support-bundle", "muster support-bundle flights.tar.gz --job flights-train")
     groups[""].command("support-bundle", epilog=example(*lines))(support_bundle)
     ran = ("muster jobs exec flights-train -- nvidia-smi", "muster jobs exec flights-train --rank 3 -- bash")
-    groups["jobs"].command("exec", epilog=example(*ran))(entering.execute)
+    groups["jobs"].command("exec", epilog=example(*ran))(execute)
     led = ("muster jobs forward flights-train 8265", "muster jobs forward flights-train 8265:9000")
-    groups["jobs"].command("forward", epilog=example(*led))(entering.forward)
+    groups["jobs"].command("forward", epilog=example(*led))(forward)
+
+
+Words = Annotated[list[str] | None, typer.Argument(metavar="-- COMMAND...", help="The command.")]
+Ports = Annotated[str, typer.Argument(metavar="PORT[:LOCAL]", help="A port of the rank, and one here.")]
+Rank = Annotated[int, typer.Option(min=0, help="Which rank of the job.")]
+
+
+def execute(job: Newest, command: Words = None, *, rank: Rank = 0) -> None:
+    """Run a command beside a rank of a job that runs.
+
+    On one machine it has the variables and the folder of the rank's process; on a cluster it runs in the rank's container, by your
+    own account's rights. Its exit code is passed on, and so is a terminal. The job's log says who ran what: type no secret.
+    """
+    if not command:
+        raise SpecError(f"no command: write it after --, as in `muster jobs exec {job:.60} -- nvidia-smi`")
+    raise typer.Exit(_session(job, rank, f"exec: {shlex.join(command)}", command=command).run())
+
+
+def forward(job: Newest, ports: Ports, *, rank: Rank = 0) -> None:
+    """Reach a port of a rank of a job that runs, until Ctrl-C.
+
+    On a cluster 127.0.0.1:LOCAL, by default PORT, leads to the rank's pod, with your own account's rights. On one machine the port
+    is there already: its address is printed, and with LOCAL that leads to it too. The job's log says who did.
+    """
+    found = re.fullmatch(r"(\d{1,5})(?::(\d{1,5}))?", ports)
+    port, local = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
+    if not found or not (0 < port < 65536 and 0 < local < 65536):
+        raise SpecError(f"{ports!r:.40} is no port: expected PORT or PORT:LOCAL, such as 8080:9000")
+    there = open_backend().place.here and not found[2]
+    if not there:
+        check_port(local, option="LOCAL")
+    session = _session(job, rank, f"forward: port {port}", port=port)
+    if there:
+        say(f"{LOOPBACK}:{port}")
+        return
+    with socket.create_server((LOOPBACK, local)) as listener, suppress(KeyboardInterrupt):
+        say(f"{LOOPBACK}:{local} leads to port {port} of rank {rank}, {session.where}; Ctrl-C ends it")
+        while True:
+            threading.Thread(target=_lead, args=(listener.accept()[0], session), daemon=True).start()
+
+
+def _session(
+    job: str, rank: int, what: str, *, command: list[str] | None = None, port: int = 0
+) -> RankSession:
+    """Find a rank that runs and that the caller may reach, and write into the job's log what is done there."""
+    backend = open_backend()
+    store, job_id = backend.store, find_newest(backend.store.ledger, job)
+    if (state := backend.status(job_id).state) is not JobState.RUNNING:
+        raise SpecError(f"job {job_id} does not run, its state is {state.value}: see `muster jobs ls`")
+    spec, staging = store.ledger.spec(job_id), store.staging(job_id)
+    spec = spec if staging is None else staging.as_begun(spec)
+    if rank >= spec.world_size:
+        raise NotFound(f"job {job_id} has no rank {rank}: its ranks are 0 to {spec.world_size - 1}")
+    opening = import_module(f"{backend.place.package}.sessions").open_session  # each place has its own
+    session: RankSession = opening(backend.place, spec, job_id, rank, command or [], port)
+    who = f"{time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())} {person()}"
+    line = one_line(f"{who}, rank {rank}, {session.where}, {what}")
+    store.ledger.append(job_id, f"[muster] {line}\n".encode())
+    return session
+
+
+def _lead(client: socket.socket, session: RankSession) -> None:
+    """Copy both directions of one connection until both have ended."""
+    with closing(client):
+        try:
+            there = session.connect()
+        except (OSError, MusterError) as error:
+            note(f"{session.where} does not answer: {safe(error)}")
+            return
+        with closing(there):
+            back = threading.Thread(target=_copy, args=(there, client), daemon=True)
+            back.start()
+            _copy(client, there)
+            back.join()
+
+
+def _copy(source: socket.socket, sink: socket.socket) -> None:
+    with suppress(OSError):  # one of the two broke the connection off: the other one is told its end
+        while data := source.recv(1 << 16):
+            sink.sendall(data)
+    with suppress(OSError):
+        sink.shutdown(socket.SHUT_WR)

@@ -14,8 +14,8 @@ from muster.cli.screen import note, program, safe, say
 from muster.core.shipped import need
 
 if TYPE_CHECKING:
-    from muster.ext.up.api import FoundDags
     from muster.ext.up.home import UpHome
+    from muster.ext.up.site import FoundDags
 
 PORT = 8080
 _METRICS_PORT = 9470

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from muster.airflow.attempts import driving_hub
-from muster.airflow.attempts.driving_hub import IDLE_SHARE, LOOK_SECONDS, DrivingHub
+from muster.airflow.attempts import hub
+from muster.airflow.attempts.hub import IDLE_SHARE, LOOK_SECONDS, DrivingHub
 from muster.core.errors import BackendError
 
 
@@ -32,9 +32,7 @@ class Opened:
 @pytest.fixture
 def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     turn = asyncio.sleep
-    monkeypatch.setattr(
-        driving_hub, "asyncio", SimpleNamespace(**vars(asyncio) | {"sleep": lambda _: turn(0)})
-    )
+    monkeypatch.setattr(hub, "asyncio", SimpleNamespace(**vars(asyncio) | {"sleep": lambda _: turn(0)}))
 
 
 @pytest.mark.usefixtures("no_pause")

@@ -11,9 +11,8 @@ from typing import Any, NoReturn
 import pytest
 from tests.contract.test_store import make_spec, run
 
-from muster.airflow.attempts import reuse
-from muster.airflow.attempts.keeping import Wish
-from muster.airflow.attempts.reuse import Reuse
+from muster.airflow.attempts import keeping
+from muster.airflow.attempts.keeping import Reuse, Wish
 from muster.airflow.attempts.trigger import OthersJobTrigger
 from muster.airflow.attempts.waiting import InlinePatience
 from muster.core.comparison import whole_key_of
@@ -134,11 +133,11 @@ def test_a_claim_of_a_job_that_never_came_counts_for_a_while(
     store: FolderStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [1000.0]
-    monkeypatch.setattr(reuse.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(keeping.time, "monotonic", lambda: now[0])
     claimed(store, entered=False)
 
     def later() -> None:
-        now[0] += reuse.GRACE_SECONDS
+        now[0] += keeping.GRACE_SECONDS
 
     task = Task(store, lambda: None, later)
     assert task.take() is None
@@ -150,15 +149,15 @@ def test_a_job_whose_supervisor_is_gone_counts_for_a_while(
     store: FolderStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [1000.0]
-    monkeypatch.setattr(reuse.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(keeping.time, "monotonic", lambda: now[0])
     claimed(store)
 
     def lost() -> None:
         task.alive = False
-        now[0] += reuse.GRACE_SECONDS - 1
+        now[0] += keeping.GRACE_SECONDS - 1
 
     def later() -> None:
-        now[0] += reuse.GRACE_SECONDS
+        now[0] += keeping.GRACE_SECONDS
 
     task = Task(store, lost, later)
     assert task.take() is None

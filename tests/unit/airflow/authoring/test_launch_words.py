@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from muster.airflow.authoring.launch_words import check_launch, find_launch
+from muster.airflow.authoring.entrypoints import check_launch, find_launch
 from muster.core.errors import SpecError
 from muster.core.job import Launcher
 

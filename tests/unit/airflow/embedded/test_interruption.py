@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from muster.airflow.embedded.interruption import Interruption
+from muster.airflow.embedded.execution import Interruption
 
 
 def test_ctrl_c_while_a_line_is_written_is_obeyed_and_said(capfd: pytest.CaptureFixture[str]) -> None:

@@ -18,7 +18,7 @@ from muster.airflow import (
     choice,
 )
 from muster.airflow.authoring.keywords import Keyword, addresses_read, keywords_of
-from muster.airflow.operators.cached import volumes_selected
+from muster.airflow.operators.running import volumes_selected
 from muster.core.errors import SpecError
 
 TORN = "volume://flights/model@"

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from muster.core.settings import Settings
-from muster.ext.up.api import Api
 from muster.ext.up.home import UpHome
+from muster.ext.up.site import Api
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n"
 

@@ -16,11 +16,10 @@ from muster.airflow.embedded import database
 from muster.cli.checks.command import maintenance, pools
 from muster.core.errors import MusterError, SpecError
 from muster.core.settings import Settings
-from muster.ext.up.api import FoundDags
 from muster.ext.up.commands import Screen
 from muster.ext.up.home import UpHome
 from muster.ext.up.postgres import Postgres
-from muster.ext.up.site import served
+from muster.ext.up.site import FoundDags, served
 
 FAB = "airflow.providers.fab.auth_manager.fab_auth_manager.FabAuthManager"
 

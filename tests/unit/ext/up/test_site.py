@@ -19,8 +19,8 @@ from muster.core.errors import Conflict, MusterError, SpecError
 from muster.core.locks import locked
 from muster.core.settings import Settings
 from muster.ext.up import components, site
-from muster.ext.up.api import FoundDags
 from muster.ext.up.home import UpHome, has_own
+from muster.ext.up.site import FoundDags
 
 
 class Said:
