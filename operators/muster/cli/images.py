@@ -123,9 +123,8 @@ def _build_containers(
     from muster.images.containers import build
 
     program, found = Builder.find(builder), []
-    for recipe, arguments in [
-        (each, bases.arguments(each)) for each in wanted
-    ]:  # build none unless all are valid
+    # build none unless all are valid
+    for recipe, arguments in [(each, bases.arguments(each)) for each in wanted]:
         with progress() as tell:
             made = build(
                 recipe,

@@ -11,9 +11,8 @@ from contextlib import contextmanager
 from muster.cli.screen import note, safe
 
 _SOONEST_SECONDS = 60.0
-_CLOCK = re.compile(
-    r"\d+ s$|^(\d+)/(?!\1 )\d+ .*"
-)  # seconds so far, or a count that has not reached its total
+# seconds so far, or a count that has not reached its total
+_CLOCK = re.compile(r"\d+ s$|^(\d+)/(?!\1 )\d+ .*")
 
 
 class Seldom:

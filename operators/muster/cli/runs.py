@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -167,21 +167,13 @@ def diff(
     before, after = find(store, old), find(store, new)
     found = [(each, _code(store, each)) for each in stages(before, after)]
     if as_json:
-        ids = {name: {"dag_id": run.dag_id, "run_id": run.run_id} for name, run in _named(before, after)}
-        emit({**ids, "stages": [_document(each, code) for each, code in found]})
+        ids = [{"dag_id": run.dag_id, "run_id": run.run_id} for run in (before, after)]
+        emit({"old": ids[0], "new": ids[1], "stages": [{**vars(each), "code": code} for each, code in found]})
         return
     for each, code in found:
         _show_difference(each, code)
     if not any(each.facts or each.only for each, _ in found):
         note("nothing but the durations differs")
-
-
-def _named(before: Run, after: Run) -> tuple[tuple[str, Run], ...]:
-    return ("old", before), ("new", after)
-
-
-def _document(each: StageDifference, code: list[str]) -> dict[str, Any]:
-    return {**vars(each), "code": code}
 
 
 def _code(store: LocalStore, each: StageDifference) -> list[str]:

@@ -100,9 +100,8 @@ def kept_for_the_document() -> Iterator[None]:
             answer: TextIO = after.enter_context(os.fdopen(os.dup(_STDOUT), "w", encoding="ascii"))
             os.dup2(_STDERR, _STDOUT)
             after.callback(os.dup2, answer.fileno(), _STDOUT)
-            after.callback(
-                sys.stdout.flush
-            )  # before the switch back: what is still buffered belongs to stderr
+            # before the switch back: what is still buffered belongs to stderr
+            after.callback(sys.stdout.flush)
         else:
             answer = sys.stdout
             after.enter_context(redirect_stdout(sys.stderr))

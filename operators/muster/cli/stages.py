@@ -228,9 +228,8 @@ class LiveView:
     def task_started(self, task: str, try_number: int, *, runs_a_job: bool) -> None:  # noqa: ARG002
         """Start a stage's clock."""
         task_id = _instance(task).partition("[")[0]
-        if not isinstance(
-            self._stages.get(task_id), float
-        ):  # a mapped task's clock runs from its first instance
+        # a mapped task's clock runs from its first instance
+        if not isinstance(self._stages.get(task_id), float):
             self._stages[task_id] = time.monotonic()
         self._running[_instance(task)] = _Running(task)
         if try_number > 1:
@@ -326,9 +325,8 @@ def _why(of: Stage | Instance) -> str:
     """Return why a task skipped itself, or is tried again, in a line; a failure's verdict is shown at the run's end."""
     if of.state not in _TOLD:
         return ""
-    return "".join(
-        f": {line}" for line in of.message.splitlines()[:2]
-    )  # of a verdict, its cause and its message
+    # of a verdict, its cause and its message
+    return "".join(f": {line}" for line in of.message.splitlines()[:2])
 
 
 def _why_of_stage(stage: Stage) -> str:

@@ -94,9 +94,8 @@ class EventFollower:
         """Add what was written between the last look and the commit: it is in the version."""
         for path in self._store.manifest(address):
             name = path.rpartition("/")[2]
-            if name.startswith(
-                self._begins
-            ):  # a name holds its time, machine and process: there is one of each
+            # a name holds its time, machine and process: there is one of each
+            if name.startswith(self._begins):
                 beside = next(self._folder.glob(f"*/{output}"), self._folder / output)
                 copy = next(self._folder.glob(f"*/{output}/**/{escape(name)}"), beside / path)
                 with self._store.path(f"{address}/{path}").open("rb") as file:

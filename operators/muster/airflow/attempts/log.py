@@ -188,9 +188,8 @@ class Shown:
         if self._clock() < self._due:
             return
         if self._next != self.before:
-            with suppress(
-                AirflowRuntimeError
-            ):  # refused where the task was cleared: its next try has another job
+            # refused where the task was cleared: its next try has another job
+            with suppress(AirflowRuntimeError):
                 self._store.set(self._key, f"{self._job_id} {self._next}", retention=internals.NEVER_EXPIRE)
         self.before, self._next, self._due = self._next, offset, self._clock() + _MARK_EVERY_SECONDS
 

@@ -266,9 +266,8 @@ def ends(
     }
     found |= {
         status.job_id: (status, swept)
-        for status, swept in unowned(
-            going, lambda _: None, now=time.time()
-        )  # those whose task has begun another
+        # those whose task has begun another
+        for status, swept in unowned(going, lambda _: None, now=time.time())
         if status.job_id not in found
     }
     return list(found.values())

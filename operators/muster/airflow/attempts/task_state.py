@@ -19,9 +19,8 @@ BACKFILL = "muster_backfill"
 GONE = "gone"
 
 _OVER = frozenset({"success", "failed", "skipped", "removed", "upstream_failed", GONE})
-GIVEN_UP = _OVER - {
-    "success"
-}  # by a person or a timeout, where a try is told to stop while this is the state
+# by a person or a timeout, where a try is told to stop while this is the state
+GIVEN_UP = _OVER - {"success"}
 _CLEARED_WHILE_RUNNING = "restarting"
 
 

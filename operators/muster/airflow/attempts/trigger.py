@@ -81,9 +81,8 @@ class WaitingTrigger(StoredTrigger):
                 await self.follow(limit)
         except TimeoutError:
             self.log.info("%s has to end now", self.what)
-        except (
-            Exception
-        ) as error:  # a trigger that raises fails its task, and then nothing waits for its work
+        # a trigger that raises fails its task, and then nothing waits for its work
+        except Exception as error:
             self.log.warning("the triggerer cannot wait for %s: %r", self.what, error)
         await _until(self.soonest)
         yield TriggerEvent(dict(self.told))  # type: ignore[no-untyped-call]

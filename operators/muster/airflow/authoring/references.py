@@ -36,9 +36,8 @@ class VersionReference(PlainXComArg):
     def resolve(self, context: Mapping[str, Any]) -> Any:
         """Return the pinned address, or a list of them; those of a mapped task in the order of its map."""
         value = PlainXComArg.resolve(self, context)
-        if self.operator.is_mapped or isinstance(
-            value, Sequence
-        ):  # of a task in a mapped group, from outside of it
+        # of a task in a mapped group, from outside of it
+        if self.operator.is_mapped or isinstance(value, Sequence):
             return [address for result in value for address in _listed(self._pick(result, context))]
         return self._pick(value, context)
 

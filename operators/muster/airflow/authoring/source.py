@@ -108,9 +108,8 @@ def _check_plain(function: Any) -> None:
 def _read(function: Any) -> tuple[str, list[str]]:
     file = function.__code__.co_filename
     linecache.checkcache(file)
-    lines = linecache.getlines(
-        file, function.__globals__
-    )  # inspect's own way asks every module there is first
+    # inspect's own way asks every module there is first
+    lines = linecache.getlines(file, function.__globals__)
     if not lines:
         raise SpecError(f"{function.__name__}(): its text cannot be read from {file}: define it in a file")
     return file, lines

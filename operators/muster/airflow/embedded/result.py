@@ -11,29 +11,8 @@ from muster.core.errors import SpecError
 
 
 @dataclass(frozen=True, kw_only=True)
-class Instance:
-    """One instance of a mapped task; its fields are as in :class:`Stage`.
-
-    :param label: its name for people, with distinguishing arguments: ``fit[2] rate=0.1``.
-    :param arguments: its arguments; empty if it was kept from an earlier run that alone knew them.
-    """
-
-    map_index: int
-    label: str
-    state: str
-    arguments: Mapping[str, Any] = field(default_factory=dict)
-    seconds: float | None = None
-    overhead_seconds: float | None = None
-    job_id: str | None = None
-    versions: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    metrics: Mapping[str, float] = field(default_factory=dict)
-    message: str = ""
-    kept: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class Stage:
-    """One task of a run.
+class Ended:
+    """How a task ended, or an instance of a mapped one.
 
     :param state: Airflow's own: ``success``, ``failed``, ``upstream_failed``, ``skipped``; ``none``
         where it did not start; ``cancelled`` where Airflow has ``failed`` for the run was interrupted meanwhile.
@@ -44,18 +23,36 @@ class Stage:
     :param kept: it took what was made before: ``--resume`` kept it, or its operator's ``cache``.
     :param versions: addresses by the name of the output.
     :param message: why it failed, its last try did, or it skipped itself; of a mapped task, its first such instance.
-    :param instances: of a mapped task, in the order of its map; empty for others.
     """
 
-    task_id: str
     state: str
     seconds: float | None = None
     overhead_seconds: float | None = None
-    kept: bool = False
     job_id: str | None = None
     versions: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     metrics: Mapping[str, float] = field(default_factory=dict)
     message: str = ""
+    kept: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Instance(Ended):
+    """One instance of a mapped task.
+
+    :param label: its name for people, with distinguishing arguments: ``fit[2] rate=0.1``.
+    :param arguments: its arguments; empty if it was kept from an earlier run that alone knew them.
+    """
+
+    map_index: int
+    label: str
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage(Ended):
+    """One task of a run. :param instances: of a mapped task, in the order of its map; empty for others."""
+
+    task_id: str
     instances: tuple[Instance, ...] = ()
 
 

@@ -145,12 +145,13 @@ def example_of(store: LocalStore, model: str) -> str:
         if store.manifest(model)["example.json"].size_bytes > _MOST_EXAMPLE_BYTES:
             return ""
         return json.dumps(json.loads(store.path(f"{model}/example.json").read_bytes()))
+    # it is no such model, or what its author wrote is no JSON
     except (
         MusterError,
         KeyError,
         OSError,
         ValueError,
-    ):  # it is no such model, or what its author wrote is no JSON
+    ):
         return ""
 
 

@@ -6,7 +6,8 @@ import os
 import platform
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from configparser import ConfigParser, Error, RawConfigParser
+from configparser import ConfigParser, Error
+from contextlib import suppress
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -58,9 +59,7 @@ def maintenance(settings: Settings) -> Check:
 
 def old_runs(settings: Settings) -> Check:
     """Say after how many days rows and logs of runs go, and when they were looked for last."""
-    root, options = settings.home / "up", ConfigParser(interpolation=None)
-    options.read(root / "airflow.cfg", encoding="utf-8")
-    days = options.getfloat("muster", "run_days", fallback=DAYS)
+    days = _of_up(settings).getfloat("muster", "run_days", fallback=DAYS)
     if not days:
         advice = "set run_days under [muster] in own.cfg to the days that they are to stay, if nothing else deletes them"
         return warn("old runs", "Airflow's rows and logs of runs stay for ever", advice)
@@ -89,8 +88,7 @@ def _rows(settings: Settings, name: str, query: str, **values: str) -> Sequence[
     from sqlalchemy import create_engine, make_url, text
     from sqlalchemy.exc import SQLAlchemyError
 
-    root, options = settings.home / "up", ConfigParser()
-    options.read(root / "airflow.cfg", encoding="utf-8")
+    options = _of_up(settings)
     if not (address := options.get("database", "sql_alchemy_conn", fallback="")):
         started = bool(options.sections())
         return ok(
@@ -98,7 +96,9 @@ def _rows(settings: Settings, name: str, query: str, **values: str) -> Sequence[
         )
     url = make_url(address)
     postgres = url.get_backend_name() == "postgresql"
-    if postgres and url.host is None and not is_locked(root / "up.lock"):  # its own, which ends with it
+    if (
+        postgres and url.host is None and not is_locked(settings.home / "up/up.lock")
+    ):  # its own, which ends with it
         return ok(name, "not known while muster up does not run here")
     try:
         with create_engine(url, connect_args={"connect_timeout": 5} if postgres else {}).connect() as airflow:
@@ -119,7 +119,7 @@ def interpreters(settings: Settings) -> Iterator[Check]:
     from muster.images.folders import known_images, project_folders
 
     known = {variable_name(name): name for name in known_images(project_folders(settings, project_folder()))}
-    for name, path in sorted({**_of_up(settings), **dict(settings.interpreters)}.items()):
+    for name, path in sorted({**_interpreters_of_up(settings), **dict(settings.interpreters)}.items()):
         if name in known:
             yield _check(known[name], path)
         else:
@@ -147,20 +147,22 @@ def _check(image: str, path: Path) -> Check:
     return ok(name, f"{said}, torch {torch.torch} {built}: sees no GPU")
 
 
-def _of_up(settings: Settings) -> Mapping[str, Path]:
+def _interpreters_of_up(settings: Settings) -> Mapping[str, Path]:
     """What the Airflow of ``muster up`` sets under ``[muster]``, by the name of the variable that would."""
-    parser = RawConfigParser()
-    try:
-        parser.read(settings.home / "up" / "airflow.cfg", encoding="utf-8")
-    except Error:  # `muster up` refuses such a file, and names it
-        return {}
-    if not parser.has_section("muster"):
-        return {}
+    options = _of_up(settings)
     return {
         variable_name(option.removeprefix(_OPTION)): Path(text).expanduser().absolute()
-        for option, text in parser.items("muster")
+        for option, text in (options.items("muster", raw=True) if options.has_section("muster") else ())
         if option.startswith(_OPTION) and text
     }
+
+
+def _of_up(settings: Settings) -> ConfigParser:
+    """Return the settings of the Airflow of ``muster up``; none of a file that it refuses, and names."""
+    options = ConfigParser()
+    with suppress(Error):
+        options.read(settings.home / "up" / "airflow.cfg", encoding="utf-8")
+    return options
 
 
 AIRFLOW = "apache-airflow"

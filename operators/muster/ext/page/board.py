@@ -195,9 +195,8 @@ class Board:
             self._warned_at = now
             try:
                 self._warned = self._backend.store.room().warning
-            except (
-                MusterError
-            ) as error:  # such as a service of an older release: the jobs are shown nevertheless
+            # such as a service of an older release: the jobs are shown nevertheless
+            except MusterError as error:
                 self._warned = f"how much room the store has is not known: {error}"
         return self._warned
 

@@ -310,9 +310,8 @@ def side_by_side(
     """
     if not 2 <= len(addresses) <= MOST:
         raise SpecError(f"{len(addresses)} versions were given: 2 to {MOST} can be compared")
-    records = sorted(
-        store.records(list(addresses)), key=lambda record: record.created
-    )  # before and after, however named
+    # before and after, however named
+    records = sorted(store.records(list(addresses)), key=lambda record: record.created)
     jobs = {*store.ledger.jobs()}
     shown = [record if permitted(record.origin.dag_id) else None for record in records]
     exact = [pinned(record.volume, record.number) for record in records]

@@ -66,9 +66,8 @@ class Api:
 
         :raises OSError: there is no answer.
         """
-        if (
-            not self._built
-        ):  # the server builds its API at the first request, for seconds: the first task need not wait
+        # the server builds its API at the first request, for seconds: the first task need not wait
+        if not self._built:
             self._ask("/execution/health", token=None)
             self._built = True
         health = self._ask("/api/v2/monitor/health", token=None)
@@ -241,9 +240,8 @@ def run(
         dags=dags.absolute(),
         port=port,
         metrics_port=metrics_port,
-        database=database.replace(
-            "postgresql://", "postgresql+psycopg2://", 1
-        ),  # SQLAlchemy 2.1 means psycopg 3
+        # SQLAlchemy 2.1 means psycopg 3
+        database=database.replace("postgresql://", "postgresql+psycopg2://", 1),
     )
     home.make()
     with locked_if_free(home.lock) as mine:
