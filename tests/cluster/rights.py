@@ -194,7 +194,7 @@ def may(client: Client, deed: Deed) -> bool:
     query = _ASKS_ONLY.get(deed.verb, {"dryRun": "All"})
     body = None if deed.verb in _READ else _body(deed, namespace)
     try:
-        client.transport.ask(
+        client.ask(
             ApiRequest(verb=verb, kind=deed.kind, name=_NAME, namespace=namespace),
             path=path,
             query=query,

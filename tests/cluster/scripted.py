@@ -18,7 +18,7 @@ from tests.cluster.inside import IMAGE, NAMESPACE
 from tests.cluster.layout import API_URL, Layout
 
 from muster.backends.kubernetes import labels
-from muster.backends.kubernetes.api.access import Access
+from muster.backends.kubernetes.api.access import Access, access_of
 from muster.backends.kubernetes.api.client import Client
 from muster.backends.kubernetes.api.kinds import (
     EVENT,
@@ -88,15 +88,13 @@ _RECORDINGS = "MUSTER_RECORDINGS"
 
 def connection(of: Layout, account: str = accounts.OPERATOR) -> Access:
     """Return a connection with the rights of a service account of the jobs' namespace, good for a day."""
-    from kubernetes.client import ApiClient, Configuration
-    from urllib3 import Retry
+    from kubernetes.client import Configuration
 
     configuration = Configuration()
     configuration.host = API_URL
     configuration.ssl_ca_cert = str(of.credentials / "ca.crt")
     configuration.api_key["authorization"] = f"Bearer {accounts.token(of, account)}"
-    configuration.retries = Retry(total=0)
-    return Access.of(ApiClient(configuration))
+    return access_of(configuration)
 
 
 def job(name: str, *roles: Role, **changes: Any) -> JobSpec:

@@ -191,6 +191,6 @@ class TestWithTheRight:
         for what, query in (("exec", "command=true&stdout=true"), ("portforward", "ports=1")):
             request = ApiRequest(verb="create", kind=POD, name=pod, namespace=NAMESPACE, subresource=what)
             path = f"{POD.path(namespace=NAMESPACE, name=pod, subresource=what)}?{query}"
-            code, body = client.transport.proxied(request, path=path, seconds=30)
+            code, body = client.proxied(request, path=path, seconds=30)
             assert code in (403, 422)
             assert b"none of muster's or Airflow's own" in body

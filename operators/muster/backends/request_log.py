@@ -79,7 +79,6 @@ class Predictions:
         name: str,
         *,
         only_over: bool = False,
-        now: Callable[[], float] = time.time,
         progress: Callable[[str], None] = lambda _line: None,
     ) -> tuple[Version, ...]:
         """Commit what servers have spooled; return the versions that were made, none where there is nothing new.
@@ -94,9 +93,9 @@ class Predictions:
             return ()
         made, troubles, keep = [], list[BackendError](), None
         with locked(spool.lock):
-            spool.tidy(now())
+            spool.tidy(time.time())
             for hour, files in spool.hours().items():
-                if only_over and (hour >= hour_of(now()) or all(map(is_locked, files))):
+                if only_over and (hour >= hour_of(time.time()) or all(map(is_locked, files))):
                     continue
                 try:
                     if found := self._commit(_Hour(spool, hour, files, progress)):
@@ -280,14 +279,14 @@ class LocalDecoder:
         return Environments(self._settings.cache).ensure(SERVE, folder, image_digest(folder), progress)
 
 
-def unread(store: LocalStore, name: str, *, limit: int = 24) -> Mapping[str, int]:
+def unread(store: LocalStore, name: str) -> Mapping[str, int]:
     """Return how many requests of a deployment could not be read, by the address of the version that holds them as they came.
 
-    :param limit: how many of the newest versions are looked at.
+    Its newest 24 versions are looked at.
     """
     newest: dict[str | None, Version] = {}
     with suppress(NotFound):
-        for version in store.newest(predictions_volume(name), limit=limit):
+        for version in store.newest(predictions_volume(name), limit=24):
             if version.retired is None:
                 newest.setdefault(version.partition, version)
     return {each.address: number for each in newest.values() if (number := _unread(store, each))}

@@ -21,7 +21,6 @@ _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _PARTITION = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._=-]*[A-Za-z0-9])?\Z")
 _UNPADDED = re.compile(r"(?<!\d)\d{4}[-._][Ww]?(\d|\d\d[-._]\d)(?!\d)")
 _REQUEST = re.compile(r"[0-9a-f]{16}\Z")
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _DIGEST = re.compile(r"b3:[0-9a-f]{64}\Z")
 
 
@@ -130,7 +129,7 @@ def check_variable(name: str) -> str:
     An author may not set MUSTER_ and what the launchers set (RANK, MASTER_ADDR, HOROVOD_RANK …).
     Launchers win by being applied last, so only the MUSTER_ prefix is refused here.
     """
-    if not isinstance(name, str) or len(name) > 128 or not _VARIABLE.match(name):
+    if not isinstance(name, str) or len(name) > 128 or not _IDENTIFIER.match(name):
         raise SpecError(f"environment variable {_shown(name)}: need letters, digits and _")
     if name.startswith("MUSTER_"):
         raise SpecError(f"environment variable {_shown(name)}: the prefix MUSTER_ is muster's own")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from muster.core.data import Pinned
 from muster.core.errors import ImageError, NotFound, SpecError
 from muster.core.job import JobSpec, SecretRef
 from muster.volumes.protocols import Store
@@ -47,7 +46,12 @@ def check_inputs(job: JobSpec, store: Store) -> None:
     """
     for name, given in job.inputs.items():
         for pinned in given.versions:
-            _check(name, pinned, store)
+            (version,) = store.resolve(pinned.address)
+            if version.digest != pinned.digest:
+                raise NotFound(
+                    f"input {name}: {pinned.address} is {version.digest[:15]}…, the job was given {pinned.digest[:15]}…: "
+                    "this is another store than the one it was pinned in"
+                )
 
 
 def lease_inputs(job: JobSpec, store: Store, *, job_id: str) -> None:
@@ -80,12 +84,3 @@ def _value(variable: str, secret: SecretRef, resolve: Resolve) -> str:
             if error.args != (conn_id,):
                 missing = f"connection {conn_id!r} has no {field or 'password'!r}; set it"
         raise SpecError(f"secret {variable}: {missing} where the job is submitted") from error
-
-
-def _check(name: str, pinned: Pinned, store: Store) -> None:
-    (version,) = store.resolve(pinned.address)
-    if version.digest != pinned.digest:
-        raise NotFound(
-            f"input {name}: {pinned.address} is {version.digest[:15]}…, the job was given {pinned.digest[:15]}…: "
-            "this is another store than the one it was pinned in"
-        )

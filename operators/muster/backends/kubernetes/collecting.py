@@ -47,12 +47,25 @@ class ClusterCollecting:
         self._settings = settings
         self._store = store
         self._spools = ServiceSpools(store.connection)
-        self._local = LocalDecoder(settings) if decoder is None else None
-        self._decoder = decoder or self._local
+        self._decoder = decoder or LocalDecoder(settings)
 
-    def waiting(self, name: str = "") -> list[SpooledHour]:
-        """Return the hours that can be committed. :param name: of one deployment alone."""
-        return [each for each in self._spools.waiting() if name in ("", each.deployment)]
+    def run(
+        self,
+        made: Callable[[Version], None],
+        *,
+        name: str = "",
+        progress: Callable[[str], None] = lambda _line: None,
+    ) -> Iterator[str]:
+        """Commit all that waits; yield what went wrong, and go on with the other hours.
+
+        :param made: is told of each version. :param name: of one deployment alone.
+        """
+        for hour in in_turn(each for each in self._spools.waiting() if name in ("", each.deployment)):
+            try:
+                for version in self.commit(hour, progress=progress):
+                    made(version)
+            except MusterError as error:
+                yield f"{hour.deployment}, {hour.hour}: {' '.join(str(error).split())}"
 
     def commit(
         self, hour: SpooledHour, *, progress: Callable[[str], None] = lambda _line: None
@@ -61,8 +74,10 @@ class ClusterCollecting:
 
         :raises BackendError: a file cannot be read; all of the hour still waits. :raises NotRetired: nothing waits any more.
         """
-        if self._local:  # before, and not while another may commit what was fetched
-            self._local.prepare(progress)
+        if isinstance(
+            self._decoder, LocalDecoder
+        ):  # before, and not while another may commit what was fetched
+            self._decoder.prepare(progress)
         self._settings.home.mkdir(parents=True, exist_ok=True)
         with (
             translated(f"commit the requests of {hour.deployment} in {hour.hour}"),
@@ -149,25 +164,6 @@ def in_turn(hours: Iterable[SpooledHour]) -> Iterator[SpooledHour]:
         yield from (hour for hour in turn if hour)
 
 
-def run(
-    collecting: ClusterCollecting,
-    made: Callable[[Version], None],
-    *,
-    name: str = "",
-    progress: Callable[[str], None] = lambda _line: None,
-) -> Iterator[str]:
-    """Commit all that waits; yield what went wrong, and go on with the other hours.
-
-    :param made: is told of each version. :param name: of one deployment alone.
-    """
-    for hour in in_turn(collecting.waiting(name)):
-        try:
-            for version in collecting.commit(hour, progress=progress):
-                made(version)
-        except MusterError as error:
-            yield f"{hour.deployment}, {hour.hour}: {' '.join(str(error).split())}"
-
-
 def main(arguments: Sequence[str]) -> int:
     """Write the model servers' code, or commit what waits; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m muster.backends.kubernetes.collecting")
@@ -181,7 +177,7 @@ def main(arguments: Sequence[str]) -> int:
     settings = Settings.load()
     try:
         with _store(settings) as store, closing(SocketDecoder(asked.decoder)) as decoder:
-            return sum(map(_tell, run(ClusterCollecting(settings, store, decoder=decoder), _say))) and 1
+            return sum(map(_tell, ClusterCollecting(settings, store, decoder=decoder).run(_say))) and 1
     except MusterError as error:
         return _tell(str(error))
 

@@ -101,11 +101,10 @@ class ClusterPlace:
         from muster.backends.kubernetes.serving.platform import ClusterPlatform
         from muster.backends.releases.deployments import Deployments
 
-        def store() -> ServiceStore:
-            return self.store
-
-        site, open_spool = self.written.site, self._open_spool
-        return Deployments(ClusterPlatform(self.client, site=site, store=store, open_spool=open_spool), store)
+        platform = ClusterPlatform(
+            self.client, site=self.written.site, store=lambda: self.store, open_spool=self._open_spool
+        )
+        return Deployments(platform, lambda: self.store)
 
     def _open_spool(self, deployment: str) -> None:
         from muster.volumes.service.spools import ServiceSpools
@@ -120,9 +119,9 @@ class ClusterPlace:
         self, name: str, made: Callable[[Version], None], *, progress: Callable[[str], None]
     ) -> Iterator[str]:
         """Commit what its model servers keep."""
-        from muster.backends.kubernetes.collecting import ClusterCollecting, run
+        from muster.backends.kubernetes.collecting import ClusterCollecting
 
-        return run(ClusterCollecting(self.settings, self.store), made, name=name, progress=progress)
+        return ClusterCollecting(self.settings, self.store).run(made, name=name, progress=progress)
 
     def checks(self) -> Iterator[Check]:
         """Yield what is looked at of its file, its store and its API server."""

@@ -16,7 +16,6 @@ nodes.
 
 from __future__ import annotations
 
-import argparse
 import logging
 import signal
 import sys
@@ -25,7 +24,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from muster.backends.kubernetes.api.access import connect
+from muster.backends.kubernetes.api.access import connect, program
 from muster.backends.kubernetes.api.client import Client
 from muster.backends.kubernetes.api.kinds import NODE, POD, Document
 from muster.backends.kubernetes.api.watching import Change, ChangeWatch
@@ -182,13 +181,10 @@ class Reaper:
 
 def main(arguments: Sequence[str]) -> int:
     """Run until told to end; the exit code says whether it could."""
-    parser = argparse.ArgumentParser(
-        prog="python -m muster.backends.kubernetes.reaper",
-        description="Free the pods of jobs that stay Terminating on lost nodes.",
+    module = "muster.backends.kubernetes.reaper"
+    asked = program(module, "Free the pods of jobs that stay Terminating on lost nodes.").parse_args(
+        arguments
     )
-    parser.add_argument("--namespace", required=True, help="where the jobs run")
-    parser.add_argument("--kubeconfig", help="KUBECONFIG, or the pod's own account, unless given")
-    asked = parser.parse_args(arguments)
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
     try:
         reaper = Reaper(Client(connect(kubeconfig=asked.kubeconfig)), namespace=asked.namespace)

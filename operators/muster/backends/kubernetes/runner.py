@@ -352,10 +352,11 @@ class KubernetesRunner:
         status = self._store.ledger.status(job_id)
         if is_decided(status):
             return self._ending.go_on(job, job_id)
+        now, since = time.time(), status.submitted
         found = (
-            vanished(job_id, age_seconds=time.time() - status.submitted)
+            vanished(job_id, age_seconds=now - since)
             if taken
-            else self._overdue(job, status)
+            else overdue(job, state=status.state, submitted=since, started=status.started, now=now)
         )
         if found is not None:
             return self._ending.end(job, status, found)
@@ -363,10 +364,6 @@ class KubernetesRunner:
             return replace(status, state=JobState.PREPARING, reason="its objects are made anew")
         lost = "it has no objects on the cluster; submit it again to have them made"
         return replace(status, alive=False, reason=lost)
-
-    def _overdue(self, job: JobSpec, status: JobStatus) -> Verdict | None:
-        now = time.time()
-        return overdue(job, state=status.state, submitted=status.submitted, started=status.started, now=now)
 
     def _observed(self, job: JobSpec, job_id: str) -> ObservedJob | None:
         try:

@@ -46,12 +46,12 @@ def open_session(
     path = f"{POD.path(namespace=space, name=pod, subresource=what)}?{urlencode(query, doseq=True)}"
     for verb in ("get", "create"):  # a stream is opened with GET, and since Kubernetes 1.35 needs create
         asked = ApiRequest(verb=verb, kind=POD, name=pod, namespace=space, subresource=what)
-        code, body = client.transport.proxied(asked, path=path, seconds=10.0)
+        code, body = client.proxied(asked, path=path, seconds=10.0)
         if code > _ASKS_WITHOUT_STREAM:
             error = refusal(asked, code, read_status(body))
             more = "get and create are needed, which the chart gives to operators with operator.exec=true"
             raise Forbidden(f"{error}; {more}") if isinstance(error, Forbidden) else error
-    stream = partial(client.transport.socket, asked, path)
+    stream = partial(client.socket, asked, path)
     return RankSession(f"pod {pod}", partial(_run, stream, command), partial(_connect, stream, port))
 
 

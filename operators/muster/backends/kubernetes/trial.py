@@ -7,14 +7,13 @@ another account, for the store's keys or for the store's claim has to be refused
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
 
-from muster.backends.kubernetes.api.access import connect
+from muster.backends.kubernetes.api.access import connect, program
 from muster.backends.kubernetes.api.client import Client
 from muster.backends.kubernetes.api.kinds import SECRET, Document
 from muster.backends.kubernetes.cluster.facts import Cluster
@@ -234,11 +233,10 @@ def refusal(client: Client, document: Document) -> str:
 
 def main(arguments: Sequence[str]) -> int:
     """Try it; the exit code says whether all went well."""
-    parser = argparse.ArgumentParser(
-        prog="python -m muster.backends.kubernetes.trial",
-        description="See that the account which submits jobs reaches neither the store's keys nor another account.",
+    parser = program(
+        "muster.backends.kubernetes.trial",
+        "See that the account which submits jobs reaches neither the store's keys nor another account.",
     )
-    parser.add_argument("--namespace", required=True, help="where the jobs run")
     parser.add_argument("--claim", required=True, help="the store's")
     parser.add_argument("--folder", required=True, help="of the store, on that claim")
     parser.add_argument("--service-account", required=True, help="of the pods of jobs")
@@ -251,7 +249,6 @@ def main(arguments: Sequence[str]) -> int:
         choices=list(PlatformOwner),
         help="what serves models; left out: nothing does",
     )
-    parser.add_argument("--kubeconfig", help="KUBECONFIG, or the pod's own account, unless given")
     asked = parser.parse_args(arguments)
     try:
         site = ClusterSite(

@@ -6,12 +6,11 @@ Terminating, so that the next install fails. The exit code is 1 where something 
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Iterator, Sequence
 
 from muster.backends.kubernetes.api import kinds
-from muster.backends.kubernetes.api.access import connect
+from muster.backends.kubernetes.api.access import connect, program
 from muster.backends.kubernetes.api.client import Client
 from muster.backends.kubernetes.api.kinds import Document, Kind
 from muster.backends.kubernetes.cluster.discovery import SERVING, serves
@@ -64,13 +63,8 @@ def _listed(what: str, names: set[str]) -> str:
 
 def main(arguments: Sequence[str]) -> int:
     """Look; the exit code says whether anything is in use."""
-    parser = argparse.ArgumentParser(
-        prog="python -m muster.backends.kubernetes.uninstall",
-        description="Say who still uses an installation.",
-    )
-    parser.add_argument("--namespace", required=True, help="where the jobs run")
+    parser = program("muster.backends.kubernetes.uninstall", "Say who still uses an installation.")
     parser.add_argument("--release", required=True, help="helm's name of the installation")
-    parser.add_argument("--kubeconfig", help="KUBECONFIG, or the pod's own account, unless given")
     asked = parser.parse_args(arguments)
     try:
         client = Client(connect(kubeconfig=asked.kubeconfig), patience_seconds=PATIENCE_SECONDS)

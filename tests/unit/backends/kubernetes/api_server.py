@@ -21,7 +21,7 @@ from urllib.parse import parse_qs, urlsplit
 from urllib3 import BaseHTTPResponse, HTTPResponse, PoolManager, Timeout
 from urllib3.exceptions import ProtocolError, ReadTimeoutError
 
-from muster.backends.kubernetes.api.access import Access
+from muster.backends.kubernetes.api.access import Access, access_of
 
 
 @dataclass(frozen=True)
@@ -66,16 +66,14 @@ class ApiServer:
 
     def api(self, renew: Callable[[object], None] | None = None) -> Access:
         """Return an access by the Kubernetes client. :param renew: renews its credentials."""
-        from kubernetes.client import ApiClient, Configuration
-        from urllib3 import Retry
+        from kubernetes.client import Configuration
 
         configuration = Configuration()
         configuration.host = self.host
-        configuration.retries = Retry(total=0)
         configuration.ssl_ca_cert = self.authority
         configuration.api_key["authorization"] = "Bearer secret-token"
         configuration.refresh_api_key_hook = renew
-        return Access.of(ApiClient(configuration))
+        return access_of(configuration)
 
     def near(self) -> Access:
         """Return an access by which a request is a call in this process; what is read as it comes is still HTTP's."""

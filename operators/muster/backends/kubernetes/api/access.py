@@ -19,7 +19,9 @@ from muster.core.errors import SpecError
 from muster.core.shipped import need
 
 if TYPE_CHECKING:
-    from kubernetes.client import ApiClient, Configuration
+    from argparse import ArgumentParser
+
+    from kubernetes.client import Configuration
     from urllib3 import PoolManager
 
 _CONNECTIONS = 16  # that are kept; more are opened where more threads ask
@@ -47,24 +49,6 @@ class Access:
     pool: PoolManager
     headers: Callable[[], dict[str, str]] = field(repr=False)
     configuration: Any = field(default=None, repr=False)
-
-    @classmethod
-    def of(cls, api: ApiClient) -> Access:
-        """Return what the Kubernetes client has, with whatever its configuration says."""
-
-        def headers() -> dict[str, str]:
-            from kubernetes.config import ConfigException
-
-            found = dict(api.default_headers)
-            try:
-                api.update_params_for_auth(found, [], ["BearerToken"])
-            except ConfigException as error:  # a login program fails
-                raise ValueError(str(error)) from error
-            return found
-
-        pool, configuration = api.rest_client.pool_manager, api.configuration
-        host = str(configuration.host)
-        return cls(host=host, pool=pool, headers=headers, configuration=lambda: configuration)
 
 
 def _user_agent() -> str:
@@ -190,13 +174,34 @@ def by_client(place: str | None, context: str | None, env: Mapping[str, str]) ->
 def access_of(configuration: Configuration) -> Access:
     """Return a connection that is configured so, with our own patience; `configuration` stays as it is."""
     from kubernetes.client import ApiClient
+    from kubernetes.config import ConfigException
     from urllib3 import Retry
 
     own = deepcopy(configuration)
     own.retries = Retry(total=0)  # ours wait in between, and say what they wait for
     api = ApiClient(own)
     api.user_agent = _user_agent()
-    return Access.of(api)
+
+    def headers() -> dict[str, str]:
+        found = dict(api.default_headers)
+        try:
+            api.update_params_for_auth(found, [], ["BearerToken"])
+        except ConfigException as error:  # a login program fails
+            raise ValueError(str(error)) from error
+        return found
+
+    pool = api.rest_client.pool_manager
+    return Access(host=str(own.host), pool=pool, headers=headers, configuration=lambda: own)
+
+
+def program(module: str, description: str) -> ArgumentParser:
+    """Return the arguments that each program has which the chart runs beside an API server."""
+    from argparse import ArgumentParser  # no other process needs it
+
+    parser = ArgumentParser(prog=f"python -m {module}", description=description)
+    parser.add_argument("--namespace", required=True, help="where the jobs run")
+    parser.add_argument("--kubeconfig", help="KUBECONFIG, or the pod's own account, unless given")
+    return parser
 
 
 def _place(kubeconfig: Path | str | None, env: Mapping[str, str]) -> str | None:

@@ -7,14 +7,10 @@ lacks, and :class:`~muster.core.errors.Unreachable` when patience has ended.
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable, Mapping
-from copy import copy
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from muster.backends.base import PATIENCE_SECONDS
-from muster.backends.kubernetes.api.access import Access
 from muster.backends.kubernetes.api.kinds import ACCESS_REVIEW, Document, Kind, Read, kind_of
 from muster.backends.kubernetes.api.refusals import ApiRequest, Expired
 from muster.backends.kubernetes.api.transport import JSON, Transport
@@ -29,7 +25,7 @@ _HEADS = f"{JSON};as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 _DISCOVERY = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 
 
-class Client:
+class Client(Transport):
     """Reads and writes objects of one cluster. Safe to share between threads.
 
     :param access: what :func:`~muster.backends.kubernetes.api.access.connect` returns, or of a client that
@@ -37,26 +33,9 @@ class Client:
     :param patience_seconds: how long it goes on asking an API server that is away.
     """
 
-    def __init__(
-        self,
-        access: Access,
-        *,
-        patience_seconds: float = PATIENCE_SECONDS,
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
-        self.transport = Transport(access, patience_seconds=patience_seconds, clock=clock, sleep=sleep)
-
-    @property
-    def host(self) -> str:
-        """The address of the API server."""
-        return self.transport.host
-
     def patient(self, seconds: float) -> Client:
         """Return a client of the same connection that goes on asking for so long."""
-        other = copy(self)
-        other.transport = replace(self.transport, patience_seconds=seconds)
-        return other
+        return replace(self, patience_seconds=seconds)
 
     def get(
         self,
@@ -218,7 +197,7 @@ class Client:
         )
 
     def _ask(self, request: ApiRequest, *, read: Read | None = None, **how: Any) -> Document:
-        data = self.transport.ask(request, **how)
+        data = self.ask(request, **how)
         try:
             document = json.loads(data, object_hook=read)
         except ValueError as error:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import http.client
 import json
 import ssl
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass
@@ -17,6 +18,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
+from muster.backends.base import PATIENCE_SECONDS
 from muster.backends.kubernetes.api.access import Access
 from muster.backends.kubernetes.api.kinds import Document
 from muster.backends.kubernetes.api.refusals import ApiRequest, read_status, refusal
@@ -46,9 +48,9 @@ class Transport:
 
     access: Access
     _: KW_ONLY
-    patience_seconds: float
-    clock: Callable[[], float]
-    sleep: Callable[[float], None]
+    patience_seconds: float = PATIENCE_SECONDS
+    clock: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
 
     @property
     def host(self) -> str:

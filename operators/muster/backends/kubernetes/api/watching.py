@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING
 
 from muster.backends.kubernetes.api.client import Client
@@ -57,6 +57,7 @@ def without_managers(found: Document) -> Document:
     return found
 
 
+@dataclass(eq=False)
 class ChangeWatch:
     """The changes of one kind of object in one namespace.
 
@@ -64,22 +65,16 @@ class ChangeWatch:
     :param read: chooses what is kept of each object.
     """
 
-    def __init__(
-        self,
-        client: Client,
-        kind: Kind,
-        *,
-        namespace: str | None,
-        labels: str = "",
-        fields: str = "",
-        read: Read = without_managers,
-    ) -> None:
-        self._client = client.patient(0.0)  # the pauses are ours, so that close() ends them
-        self.kind = kind
-        self._namespace = namespace
-        self._labels = labels
-        self._fields = fields
-        self._read = read
+    client: Client
+    kind: Kind
+    _: KW_ONLY
+    namespace: str | None
+    labels: str = ""
+    fields: str = ""
+    read: Read = without_managers
+
+    def __post_init__(self) -> None:
+        self.client = self.client.patient(0.0)  # the pauses are ours, so that close() ends them
         self._closed = threading.Event()
         self._open: BaseHTTPResponse | None = None
         self.heard = self._told = time.monotonic()
@@ -138,8 +133,8 @@ class ChangeWatch:
         return text
 
     def _listed(self) -> Change:
-        objects, version = self._client.snapshot(
-            self.kind, namespace=self._namespace, labels=self._labels, fields=self._fields, read=self._read
+        objects, version = self.client.snapshot(
+            self.kind, namespace=self.namespace, labels=self.labels, fields=self.fields, read=self.read
         )
         self.heard = self._told = time.monotonic()
         return Change(version=version, put=objects, whole=True)
@@ -151,22 +146,21 @@ class ChangeWatch:
             "allowWatchBookmarks": "true",
             "resourceVersion": version,
             "timeoutSeconds": str(_SERVER_SECONDS),
-            "labelSelector": self._labels,
-            "fieldSelector": self._fields,
+            "labelSelector": self.labels,
+            "fieldSelector": self.fields,
         }
-        request = ApiRequest(verb="watch", kind=self.kind, namespace=self._namespace)
+        request = ApiRequest(verb="watch", kind=self.kind, namespace=self.namespace)
         given = {name: text for name, text in query.items() if text}
-        transport = self._client.transport
-        with transport.stream(request, query=given, silent_seconds=SILENT_SECONDS) as response:
+        with self.client.stream(request, query=given, silent_seconds=SILENT_SECONDS) as response:
             self._open, self.heard = response, time.monotonic()
             try:
                 if self._closed.is_set():
                     return
-                for line in transport.lines(request, response):
+                for line in self.client.lines(request, response):
                     if self._closed.is_set():  # a TLS socket that was shut down gives its cipher as it is
                         return
                     self.heard = self._told = time.monotonic()
-                    yield _change(request, line, self._read)
+                    yield _change(request, line, self.read)
             finally:
                 self._open = None
 

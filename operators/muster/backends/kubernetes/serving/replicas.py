@@ -57,7 +57,7 @@ class Replicas:
     """Replicas as the API server's proxy reaches them. Safe to share between threads."""
 
     def __init__(self, client: Client) -> None:
-        self._transport = client.transport
+        self._client = client
 
     def ask(
         self, pods: Sequence[Document], *, deployment: str, revision: str, request: SmokeRequest
@@ -105,7 +105,7 @@ class Replicas:
         name, namespace = f"{metadata['name']}:{PORT}", metadata["namespace"]
         request = ApiRequest(verb=verb, kind=POD, name=name, namespace=namespace, subresource="proxy")
         place = POD.path(namespace=namespace, name=name, subresource="proxy")
-        status, data = self._transport.proxied(
+        status, data = self._client.proxied(
             request, path=place + path, body=body, seconds=seconds, headers=_own(pod)
         )
         if status in (401, 403):

@@ -12,6 +12,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, TypeAlias
 
 from muster.backends.kubernetes import labels
@@ -32,21 +33,17 @@ _FIRST_SECONDS, _AGAIN_SECONDS = 30.0, 180.0
 _OWNER_UID = "kueue.x-k8s.io/job-uid"  # of Workloads: the uid of what they stand for
 
 
+@dataclass(eq=False)
 class Sight:
     """Looks at jobs. Safe to share between threads."""
 
-    def __init__(
-        self,
-        client: Client,
-        *,
-        site: ClusterSite,
-        survey: Survey,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._client = client
-        self._site = site
-        self._survey = survey
-        self._clock = clock
+    client: Client
+    _: KW_ONLY
+    site: ClusterSite
+    survey: Survey
+    clock: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
         self._lock = threading.Lock()
         self._mirror: Mirror | None = None
         self._again = 0.0  # when one that has fallen silent may be begun anew
@@ -60,8 +57,8 @@ class Sight:
         with self._lock:
             if self._mirror is None:
                 self._mirror = self._begin()
-            elif self._mirror.is_deaf and self._clock() > self._again:
-                self._again = self._clock() + _AGAIN_SECONDS
+            elif self._mirror.is_deaf and self.clock() > self._again:
+                self._again = self.clock() + _AGAIN_SECONDS
                 try:
                     before, self._mirror = self._mirror, self._begin()
                 except Forbidden as error:  # as an API server that starts does; the old one goes on trying
@@ -70,9 +67,9 @@ class Sight:
             return self._mirror
 
     def _begin(self) -> Mirror:
-        self._survey.last()  # which kinds there are may be what has changed
+        self.survey.last()  # which kinds there are may be what has changed
         self._check_rights()
-        mirror = Mirror(self._client, namespace=self._site.namespace, kinds=self._survey.kinds())
+        mirror = Mirror(self.client, namespace=self.site.namespace, kinds=self.survey.kinds())
         try:
             mirror.wait(timeout_seconds=_FIRST_SECONDS)
         except BaseException:
@@ -82,10 +79,10 @@ class Sight:
 
     def _check_rights(self) -> None:
         """Ask for the rights before the watch begins: a watch that is refused would try again for ever."""
-        namespace, there = self._site.namespace, self._survey.kinds()
+        namespace, there = self.site.namespace, self.survey.kinds()
         wanted = [Right(verb, kind) for kind in there for verb in ("list", "watch")]
         served = {(kind.api_version, kind.plural) for kind in there}
-        missing = lacking(self._client, wanted, namespace=namespace, served=served)
+        missing = lacking(self.client, wanted, namespace=namespace, served=served)
         if missing:
             raise Forbidden(
                 f"this account may not follow jobs in namespace {namespace}: give it a Role with {rules(missing)}"
@@ -106,7 +103,7 @@ class Sight:
     def asked(self, job: JobSpec, job_id: str) -> JobObjects:
         """Return what the API server says there is of a job; and pods that ended badly, if they were seen before."""
         of_job = selector({JOB_LABEL: job_id})
-        there = self._survey.kinds()
+        there = self.survey.kinds()
         found: list[Document] = []
         for kind in {*root_kinds(job), kinds.JOB, kinds.POD, kinds.POD_GROUP} & {*there}:
             found += self._find(kind, labels=of_job)
@@ -120,7 +117,7 @@ class Sight:
         """Return the JobSets and Jobs of all our jobs, but for those that a JobSet owns: they go with it."""
         if self._mirror is not None:
             return self._mirror.roots()
-        there = {kinds.JOB, kinds.JOB_SET} & {*self._survey.kinds()}
+        there = {kinds.JOB, kinds.JOB_SET} & {*self.survey.kinds()}
         found = [each for kind in there for each in self._find(kind, labels=JOB_LABEL)]
         return [each for each in found if not each["metadata"].get("ownerReferences")]
 
@@ -135,7 +132,7 @@ class Sight:
         return [pod for pod in pods if (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed")]
 
     def _find(self, kind: Kind, *, labels: str = "", fields: str = "") -> Sequence[Document]:
-        return self._client.find(kind, namespace=self._site.namespace, labels=labels, fields=fields)
+        return self.client.find(kind, namespace=self.site.namespace, labels=labels, fields=fields)
 
     def _events(self, about: set[str]) -> list[Document]:
         warnings = self._find(kinds.EVENT, fields="type=Warning") if about else ()

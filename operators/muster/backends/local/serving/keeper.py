@@ -15,11 +15,11 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import replace
 from ipaddress import IPv4Address
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from muster.backends.local.processes import Process
 from muster.backends.local.serving.collecting import LocalCollecting
@@ -41,6 +41,8 @@ from muster.images.environment import Environments
 from muster.volumes.folder import FolderStore
 from muster.volumes.protocols import LocalStore
 from muster.volumes.spool import Spool
+
+T = TypeVar("T")
 
 LOOK_SECONDS = 0.1
 IDLE_SECONDS = 1.0  # a server is asked every other second whether it lives
@@ -126,13 +128,17 @@ class Keeper:
 
     def _state(self) -> DeploymentState | None:
         """Return the state, read again where it was written; where it cannot be read, as it was before."""
+        self._read = self._again(self._read, self._folder.stamp, self._folder.read)
+        return self._read[1]
+
+    def _again(self, before: tuple[int, T], stamp: Callable[[], int], read: Callable[[], T]) -> tuple[int, T]:
+        """Return what a file holds, after its stamp; where it was not written since, or cannot be read, what was read before."""
         try:
-            stamp = self._folder.stamp()
-            if stamp != self._read[0]:
-                self._read = stamp, self._folder.read()
+            now = stamp()
+            return before if now == before[0] else (now, read())
         except (Corrupt, OSError) as error:
             self.say(f"what was read before stands: {error}")
-        return self._read[1]
+            return before
 
     def _record(self, change: Change) -> bool:
         """Write down what was seen; whether it could be. Users do not wait until a disk has room again."""
@@ -193,12 +199,7 @@ class Keeper:
         needed = bool(terms and terms.tokens) or not IPv4Address(state.host).is_loopback
         if not needed and not any(spec.tokens for spec in state.specs.values()):
             return {"needed": False, "limits": limits}
-        try:
-            stamp = self._folder.tokens_stamp()
-            if stamp != self._tokens[0]:
-                self._tokens = stamp, self._folder.tokens()
-        except (Corrupt, OSError) as error:
-            self.say(f"what was read before stands: {error}")
+        self._tokens = self._again(self._tokens, self._folder.tokens_stamp, self._folder.tokens)
         found = self._tokens[1]
         if found is None:
             return {"needed": needed, "limits": limits, "key": "", "tokens": []}

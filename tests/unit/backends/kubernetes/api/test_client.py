@@ -299,7 +299,7 @@ class TestProxied:
         with api_server(Answer(500, {"error": "no"})) as server:
             asked = ApiRequest(verb="create", kind=POD, name="a:8080", namespace="ml", subresource="proxy")
             path = POD.path(namespace="ml", name="a:8080", subresource="proxy") + "/v2/x"
-            found = client(server).transport.proxied(asked, path=path, body=b"{}", seconds=1)
+            found = client(server).proxied(asked, path=path, body=b"{}", seconds=1)
         assert found == (500, b'{"error": "no"}')
         assert server.asked[0].path == "/api/v1/namespaces/ml/pods/a%3A8080/proxy/v2/x"
         assert (server.asked[0].method, server.asked[0].body) == ("POST", {})
@@ -307,4 +307,4 @@ class TestProxied:
     def test_an_api_server_that_is_away_is_said_to_be(self) -> None:
         asked = ApiRequest(verb="get", kind=POD, name="a:8080", namespace="ml", subresource="proxy")
         with api_server(Answer(code=0)) as server, pytest.raises(Unreachable):
-            client(server).transport.proxied(asked, path="/x", seconds=1)
+            client(server).proxied(asked, path="/x", seconds=1)
