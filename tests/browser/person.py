@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Protocol
 
 import pytest
 from playwright.sync_api import Browser, BrowserContext, FrameLocator, Page, expect
@@ -27,7 +28,15 @@ def browser() -> Iterator[Browser]:
         yield browser
 
 
-def log_in(browser: Browser, site: Site) -> BrowserContext:
+class Visited(Protocol):
+    """An Airflow that a person can log in to."""
+
+    url: str
+
+    def password(self) -> str: ...
+
+
+def log_in(browser: Browser, site: Visited) -> BrowserContext:
     """Begin a session at an Airflow."""
     context = browser.new_context(viewport={"width": 1280, "height": 900})
     context.set_default_timeout(chromium.PATIENCE)

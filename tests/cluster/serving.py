@@ -44,6 +44,7 @@ _TESTS = (
     "test_python_models.py",
     "test_requests.py",
     "test_flights.py",
+    "test_flights_of_the_chart.py",
     "test_releases.py",
     "test_installing.py",
     "test_backup.py",
