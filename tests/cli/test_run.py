@@ -314,3 +314,22 @@ def test_cancel_ends_the_job_and_with_it_the_run(muster: Muster, folder: Path, w
     out, _ = run.communicate(timeout=GUARD_SECONDS)
     assert json.loads(out)["state"] == "failed"
     assert run.returncode == 1
+
+
+def test_a_stage_beyond_the_dags_budget_waits_in_its_run_until_that_is_raised(
+    start_twice: Callable[[Path], subprocess.Popen[str]], muster: Muster, folder: Path, tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    gate.touch()
+    assert muster("budget", "dag:twice", "--cpu-hours", "0").returncode == 0
+    try:
+        run = start_twice(gate)
+        read_until(run, "queued: waits for its budget: dag twice has used ")
+        (job,) = json.loads(muster("jobs", "ls", "--json").stdout)[:1]
+        assert "of 0 CPU-hours of this month; the next one begins on " in job["reason"]
+        planned = muster("plan", "twice", "--no-cache")
+        assert "jobs beyond the budget wait: dag twice has " in planned.stderr
+    finally:
+        assert muster("budget", "dag:twice", "--none").returncode == 0
+    said, _ = run.communicate(timeout=GUARD_SECONDS)
+    assert (run.returncode, jobs_of(folder, gate)) == (0, ["succeeded"]), said

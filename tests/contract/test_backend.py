@@ -43,8 +43,11 @@ from muster.core.origin import Origin
 from muster.core.resources import Resources
 from muster.core.settings import Settings
 from muster.core.status import JobEvent, JobState, JobStatus
+from muster.core.tally import HourBudget
 from muster.core.verdict import Cause
 from muster.core.wire import loads
+from muster.ext.usage.budgets import BudgetQuestion
+from muster.ext.usage.service import ask_budgets
 from muster.images.folders import find_image, image_folders, put_image
 from muster.images.interpreter import look_at
 
@@ -313,6 +316,44 @@ class BackendContract(Named):
         assert not self.started(second)
         backend.cancel(first)
         assert finish(backend, second)[0].state is JobState.SUCCEEDED
+
+    def test_a_job_beyond_its_budget_waits_until_that_is_raised(
+        self, backend: Backend, job: Callable[..., JobSpec]
+    ) -> None:
+        first, second, third, dag = (self.own(name) for name in ("first", "second", "third", "spender"))
+        spec = replace(job(SLEEP), origin=Origin(dag_id=dag), budget=HourBudget(cpu_hours=1))
+        backend.submit(spec, job_id=first)
+        eventually(lambda: backend.status(first).state is JobState.RUNNING)
+        none = HourBudget(cpu_hours=0)
+        for job_id in (second, third):
+            waits = replace(job(PRINT_RANK), origin=Origin(dag_id=dag), budget=none)
+            backend.submit(waits, job_id=job_id)
+            seen = backend.status(job_id)
+            assert (seen.state, seen.alive) == (JobState.QUEUED, True)
+            assert f"waits for its budget: dag {dag} has used " in seen.reason
+            assert not self.started(job_id)
+        backend.submit(spec, job_id=first)  # as by the next try of its task: what runs goes on
+        assert backend.status(first).state is JobState.RUNNING
+        backend.submit(waits, job_id=second)
+        assert backend.statuses([second])[second].alive
+        backend.cancel(third)
+        assert finish(backend, third)[0].state is JobState.CANCELLED
+        ask_budgets(backend.store, BudgetQuestion(given={f"dag:{dag}": None}), keep=True)
+        assert not backend.status(second).alive  # its task submits it again
+        backend.submit(waits, job_id=second)
+        status, lines = finish(backend, second)
+        assert (status.state, lines) == (JobState.SUCCEEDED, ["[rank 0] rank 0 of 1"])
+
+    def test_a_job_that_waits_for_its_budget_for_too_long_is_ended(
+        self, backend: Backend, job: Callable[..., JobSpec]
+    ) -> None:
+        late = self.own("late")
+        waits = replace(job(SLEEP), origin=Origin(dag_id=late), budget=HourBudget(cpu_hours=0))
+        backend.submit(replace(waits, queue_timeout_seconds=0.2), job_id=late)
+        status, _ = finish(backend, late)
+        assert status.verdict is not None
+        assert status.verdict.cause is Cause.QUEUE_TIMEOUT
+        assert "queue_timeout of 0.2 s: waits for its budget: " in status.verdict.message
 
     def test_a_lost_rank_restarts_the_whole_gang_from_its_checkpoint(
         self, backend: Backend, job: Callable[..., JobSpec]

@@ -25,6 +25,7 @@ from typing import Any
 
 import muster
 from muster.core.data import Input, OutputTarget, Pinned
+from muster.core.tally import HourBudget
 from muster.core.wire import SCHEMA_VERSION, written
 from muster.ext.search.space import Dimension
 
@@ -93,6 +94,7 @@ VALID: Mapping[str, Mapping[str, Any]] = {
     },
     "SecretRef": {"source": "environment"},
     "UsageQuestion": {"by": ("dag", "user")},
+    "BudgetQuestion": {"given": {"team:vision": HourBudget(gpu_hours=1.0)}},
     "ClientToken": {"digest": "ab" * 32},
     "Workers": {"stream": False},  # beside it stand batch, and the log of a DeploymentSpec
     "SmokeRequest": {"expect": {"probability": {"min": 0.5}}},
@@ -100,6 +102,7 @@ VALID: Mapping[str, Mapping[str, Any]] = {
 NEEDED: Mapping[str, tuple[str, ...]] = {
     "Comparison": ("agreement",),
     "Dimension": ("low", "high"),
+    "HourBudget": ("gpu_hours",),
     "Role": ("entrypoint",),
 }
 """Fields with a default that a document cannot all leave out."""

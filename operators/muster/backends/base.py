@@ -12,6 +12,7 @@ import time
 from collections.abc import AsyncIterator, Iterable
 from contextlib import suppress
 from dataclasses import replace
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from muster.backends.jobs.checks import check_store
@@ -28,12 +29,13 @@ from muster.core.errors import (
     StoreError,
     Unreachable,
 )
+from muster.core.extensions import used
 from muster.core.job import JobSpec
 from muster.core.names import check_job_id
-from muster.core.status import JobEvent, JobStatus
+from muster.core.status import JobEvent, JobState, JobStatus
 from muster.core.tally import Tally
 from muster.core.text import one_line
-from muster.core.verdict import Verdict
+from muster.core.verdict import Cause, Verdict
 from muster.volumes.protocols import LocalStore
 
 if TYPE_CHECKING:
@@ -60,6 +62,7 @@ class Backend:
         self.store: LocalStore = place.store
         self.runner: Runner = place.runner
         self._ledger = self.store.ledger
+        self._known = lru_cache(4096)(lambda job_id: (self._ledger.spec(job_id), self._ledger.tally(job_id)))
 
     @property
     def deployments(self) -> Deployments:
@@ -78,7 +81,7 @@ class Backend:
         :return: what the runner warned of, where this call entered the job; its log begins with that.
         :raises SpecError: it can never run here, or the job_id is taken by another spec.
         """
-        warnings = self._enter(job, job_id=job_id, owner=owner)
+        entered, warnings = self._enter(job, job_id=job_id, owner=owner)
         try:
             if tally is not None:
                 self._ledger.note_tally(job_id, tally)
@@ -87,19 +90,19 @@ class Backend:
         status = self._ledger.status(job_id)
         if status.state.ended:
             self.runner.clear(job, job_id)
-        else:
+        elif not self._keep(status, entered=entered):
             self.runner.start(job, status)
         return warnings
 
     def status(self, job_id: str) -> JobStatus:
         """Report the job as it is now; never wait."""
         status = self._ledger.status(job_id)
-        return status if status.state.ended else self.runner.look(many=False)(status)
+        return status if status.state.ended else self._look(many=False)(status)
 
     def statuses(self, job_ids: Iterable[str]) -> dict[str, JobStatus]:
         """Report many jobs at once for little more than the cost of one; leave out what cannot be found or read."""
         recorded = self._ledger.statuses(list(job_ids))
-        look = self.runner.look(many=any(not status.state.ended for status in recorded))
+        look = self._look(many=any(not status.state.ended for status in recorded))
         found = dict[str, JobStatus]()
         for status in recorded:
             with suppress(NotFound, Corrupt):
@@ -174,8 +177,40 @@ class Backend:
         """Give back what is held open to look at jobs; jobs go on."""
         self.place.close()
 
-    def _enter(self, job: JobSpec, *, job_id: str, owner: str | None) -> tuple[str, ...]:
-        """Enter a job that is not known yet, with warnings as the first lines of its log; return these.
+    def _keep(self, status: JobStatus, *, entered: bool) -> bool:
+        """Keep a job that is submitted from its start where an extension says why; what was let in before is not asked for.
+
+        The ledger has it as queued, with no process that works on it. Once it may start it looks as one does that was lost in
+        the queue, so the task that waits for it submits it again, with its secrets.
+        """
+        why = self._kept(status.job_id, entered=entered) if entered or _is_kept(status) else ""
+        if why or _is_kept(status):
+            self._ledger.update(replace(status, alive=not why, reason=why))
+        return bool(why)
+
+    def _kept(self, job_id: str, *, entered: bool = False) -> str:
+        asked = (held(self.store, *self._known(job_id), entered) for held in used(lambda each: each.held))
+        return next(filter(None, asked), "")
+
+    def _look(self, *, many: bool) -> Look:
+        """Return the runner's look, but for jobs that are kept from their start: these say why, and end when they are overdue."""
+        look = self.runner.look(many=many)
+
+        def looked(status: JobStatus) -> JobStatus:
+            if not _is_kept(status) or not (why := self._kept(status.job_id)):
+                return look(status)
+            limit = self._known(status.job_id)[0].queue_timeout_seconds
+            if time.time() <= status.submitted + limit:
+                return replace(status, alive=True, reason=why)
+            said = f"it waited longer than its queue_timeout of {limit:.6g} s: {why}"
+            verdict = Verdict(cause=Cause.QUEUE_TIMEOUT, message=said, advice="raise it or the budget")
+            self.cancel(status.job_id, wait=False, why=verdict)
+            return self._ledger.status(status.job_id)
+
+        return looked
+
+    def _enter(self, job: JobSpec, *, job_id: str, owner: str | None) -> tuple[bool, tuple[str, ...]]:
+        """Enter a job that is not known yet, with warnings as the first lines of its log; return whether it is new, and these.
 
         A known job is not checked again: what it was made of need not be here any more.
         """
@@ -190,7 +225,7 @@ class Backend:
             raise SpecError(str(error)) from error
         if created and warnings:
             self._ledger.append(job_id, "".join(f"[muster] {line}\n" for line in warnings).encode())
-        return warnings if created else ()
+        return created, warnings if created else ()
 
     def _is_known(self, job_id: str) -> bool:
         try:
@@ -210,7 +245,7 @@ class Backend:
     def _watched(self, job_id: str, offset: int) -> tuple[JobStatus, bytes, int]:
         """Look at a job and then at its log, in which nothing follows what is there once a job has ended."""
         status = self._ledger.status(job_id)
-        status = status if status.state.ended else self.runner.look(many=True)(status)
+        status = status if status.state.ended else self._look(many=True)(status)
         return status, *self._lines(job_id, offset)
 
     def _lines(self, job_id: str, offset: int) -> tuple[bytes, int]:
@@ -252,6 +287,10 @@ class Backend:
         except (MusterError, OSError) as error:
             log.warning("objects of job %s, which has ended, are left to the sweep: %s", job_id, error)
         return ""
+
+
+def _is_kept(status: JobStatus) -> bool:
+    return status.state is JobState.QUEUED and not status.alive
 
 
 def _looked(look: Look, status: JobStatus) -> JobStatus:

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import getpass
 import os
+import re
 from contextlib import ExitStack
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -105,6 +107,21 @@ def example(*lines: str) -> str:
     """Write a command's examples below its help, each on a line of its own."""
     title = "Example:" if len(lines) == 1 else "Examples:"
     return "\b\n" + "\n".join([title, *(f"  {line}" for line in lines)])
+
+
+_SPAN = re.compile(r"(\d{1,6})([mhd])")
+_SPAN_SECONDS = {"m": 60.0, "h": 3_600.0, "d": 86_400.0}
+
+
+def read_since(text: str, *, now: float) -> float:
+    """Return the time that ``--since`` names, in seconds since the epoch: so long ago, or a date."""
+    if span := _SPAN.fullmatch(text):
+        return now - int(span[1]) * _SPAN_SECONDS[span[2]]
+    try:
+        return datetime.fromisoformat(text).astimezone().timestamp()
+    except (ValueError, OverflowError) as error:
+        told = f"{text!r:.40} is no time: write minutes as 90m, hours as 24h, days as 7d, or a date as 2026-11-01"
+        raise typer.BadParameter(told, param_hint="--since") from error
 
 
 def open_store(*, make: bool = False) -> LocalStore:

@@ -39,6 +39,7 @@ _IMMATERIAL: Mapping[str, Any] = {
             "queue_timeout_seconds",
             "hang_timeout_seconds",
             "idle_seconds",
+            "budget",
             "metric_pattern",
             "grace_seconds",
             "max_restarts",

@@ -60,6 +60,10 @@ class Extension:
     :param tallied: ``module:function`` for each, called with the store's folder, a job's spec, status and tally, what returns
         its series, and whether the status is recorded: when the job is given its resources for the first time, and when it
         ends, just before and just after that is recorded.
+    :param held: ``module:function`` for each, called with a store, a job that waits, its tally, and whether it is submitted
+        for the first time: returns why it must not start yet, empty where it may.
+    :param planned: ``module:function`` for each, called with a store, a Dag's id and team, the jobs of a plan, and its GPU- and
+        CPU-hours: yields what a plan warns of.
     :param collected: ``module:function`` for each, called with the store's folder when gc has deleted what is old.
     :param repair: ``module:class`` of what ``muster volumes fsck --repair-from`` mends a store with.
     """
@@ -78,6 +82,8 @@ class Extension:
     calls: str | None = None
     reading: str | None = None
     tallied: tuple[str, ...] = ()
+    held: tuple[str, ...] = ()
+    planned: tuple[str, ...] = ()
     collected: tuple[str, ...] = ()
     repair: str | None = None
 

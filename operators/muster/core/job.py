@@ -24,6 +24,7 @@ from muster.core.names import (
 from muster.core.origin import Origin
 from muster.core.progress import Pattern
 from muster.core.resources import Resources
+from muster.core.tally import HourBudget
 
 DAY_SECONDS = 86_400.0
 EVENTS = "spark_events"
@@ -197,6 +198,7 @@ class JobSpec:
     :param metric_pattern: a regular expression with a group for each number, by name, that is looked for in each line of rank 0: see
         :class:`muster.core.progress.Pattern`.
     :param interpreter: the Python of this machine that runs the job, unlocked, in place of the image's environment.
+    :param budget: what all jobs of its Dag may hold in a month, before further ones wait.
     """
 
     name: str
@@ -226,6 +228,7 @@ class JobSpec:
     interpreter: Interpreter | None = None
     metric_pattern: str = ""
     idle_seconds: float = 0.0
+    budget: HourBudget | None = None
 
     def __post_init__(self) -> None:
         if not self.name or len(self.name) > 250 or not self.name.isprintable():

@@ -1,10 +1,37 @@
-"""Who is charged for a job, and when it held its resources, whether or not it made use of them."""
+"""Who is charged for a job, when it held its resources, whether or not it made use of them, and how many hours a month may have."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
+from datetime import datetime, timedelta, timezone
+
+from muster.core.errors import SpecError
 
 MOST_TIMES = 500
+
+
+@dataclass(frozen=True, kw_only=True)
+class HourBudget:
+    """What the jobs of a Dag or a team may hold in a month (in UTC), before further jobs wait for the next one.
+
+    :param gpu_hours: of one card, and `cpu_hours` of one core; None is no limit.
+    """
+
+    gpu_hours: float | None = None
+    cpu_hours: float | None = None
+
+    def __post_init__(self) -> None:
+        given = [hours for hours in (self.gpu_hours, self.cpu_hours) if hours is not None]
+        if not given or not all(type(hours) in (int, float) and 0 <= hours < math.inf for hours in given):
+            raise SpecError(f"a budget of {given!r:.60}: give gpu_hours, cpu_hours or both, 0 or more")
+
+
+def month_of(now: float) -> tuple[float, float]:
+    """Return when the month begins that `now` is in, and when the next one does."""
+    day = datetime.fromtimestamp(now, timezone.utc)
+    begins = datetime(day.year, day.month, 1, tzinfo=timezone.utc)
+    return begins.timestamp(), (begins + timedelta(days=31)).replace(day=1).timestamp()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -72,7 +72,7 @@ def test_the_list_of_commands_is_not_cut_short(muster: Run) -> None:
 
 def test_the_issue_s_commands_are_there() -> None:
     wanted = {
-        (): "demo init run plan up gpus queue usage notebook tensorboard spark mlflow metrics doctor support-bundle",
+        (): "demo init run plan up gpus queue usage budget notebook tensorboard spark mlflow metrics doctor support-bundle",
         ("runs",): "ls show diff",
         ("search",): "ls show best cancel",
         ("jobs",): "ls show logs cancel exec forward gc get",

@@ -20,6 +20,7 @@ from muster.core.data import Input, OutputTarget, Pinned
 from muster.core.job import Interpreter, JobSpec, Launcher, Role, SecretRef
 from muster.core.origin import Origin
 from muster.core.resources import Resources
+from muster.core.tally import HourBudget
 
 ROLE = Role(replicas=2, entrypoint="loop.train:train", resources=Resources(cpus=2, gpus=1))
 
@@ -110,6 +111,7 @@ MATTERS_NOT: list[dict[str, Any]] = [
             "queue_timeout_seconds": 1.0,
             "hang_timeout_seconds": 1.0,
             "idle_seconds": 1.0,
+            "budget": HourBudget(gpu_hours=1),
             "grace_seconds": 1.0,
             "max_restarts": 0,
             "queue": "night",

@@ -1,6 +1,13 @@
 from __future__ import annotations
 
-from muster.core.tally import MOST_TIMES, Allotment, Tally
+import math
+from datetime import datetime
+from typing import Any
+
+import pytest
+
+from muster.core.errors import SpecError
+from muster.core.tally import MOST_TIMES, Allotment, HourBudget, Tally, month_of
 
 
 def test_one_time_ends_where_the_next_begins() -> None:
@@ -30,3 +37,23 @@ def test_of_two_that_looked_the_one_that_saw_more_counts() -> None:
     assert asked.merged(seen) == Tally(user="ada", team="vision", times=seen.times)
     for before, other, kept in ((seen, ended, ended), (ended, seen, ended), (again, ended, again)):
         assert before.merged(other).times == kept.times
+
+
+def test_a_month_is_that_of_the_calendar_in_utc() -> None:
+    for now, since, until in (
+        ("2026-12-31T23:59:59", "2026-12-01", "2027-01-01"),
+        ("2028-02-29T12:00:00", "2028-02-01", "2028-03-01"),
+        ("2026-11-01T00:00:00", "2026-11-01", "2026-12-01"),
+    ):
+        found = month_of(datetime.fromisoformat(f"{now}+00:00").timestamp())
+        assert found == tuple(
+            datetime.fromisoformat(f"{day}T00:00:00+00:00").timestamp() for day in (since, until)
+        )
+
+
+@pytest.mark.parametrize(
+    "given", [{}, {"gpu_hours": -1}, {"cpu_hours": math.nan}, {"cpu_hours": True}, {"gpu_hours": math.inf}]
+)
+def test_what_is_no_budget_is_refused(given: dict[str, Any]) -> None:
+    with pytest.raises(SpecError, match=r"a budget of \[.*\]: give gpu_hours, cpu_hours or both, 0 or more"):
+        HourBudget(**given)

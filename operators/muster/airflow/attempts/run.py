@@ -59,6 +59,12 @@ _DEFAULT_POOL = "default_pool"  # where every task is that names none
 _BACKSTOP_SECONDS = 600.0
 
 
+def team_of(dag: object) -> str:
+    """Return the team that a tag such as ``team:vision`` names; empty where none does."""
+    tags = sorted(getattr(dag, "tags", ()))
+    return next((tag.removeprefix(_TEAM) for tag in tags if tag.startswith(_TEAM)), "")
+
+
 @dataclass(frozen=True, kw_only=True)
 class TaskRun:
     """One try of one task, and all that its jobs are run with.
@@ -98,8 +104,7 @@ class TaskRun:
     @property
     def tally(self) -> Tally | None:
         """For whom the run's jobs are counted: who triggered it, and the team of a tag such as ``team:vision``."""
-        tags = sorted(getattr(self.context.get("dag"), "tags", ()))
-        team = next((tag.removeprefix(_TEAM) for tag in tags if tag.startswith(_TEAM)), "")
+        team = team_of(self.context.get("dag"))
         user = getattr(self.context.get("dag_run"), "triggering_user_name", None) or ""
         return Tally(user=user, team=team) if user or team else None
 

@@ -336,7 +336,8 @@ def _own_defaults(operator: type, kwargs: Mapping[str, Any]) -> dict[str, Any]:
             raise SpecError(
                 f"default_args[{DEFAULTS!r}][{word!r:.60}]: no default for all tasks{_near(word, known)}"
             )
-    return {word: value for word, value in given.items() if word in keywords_of(operator)}
+    taken = {word for word, one in keywords_of(operator).items() if one.for_all}
+    return {word: value for word, value in given.items() if word in taken}
 
 
 def _words_for_all() -> frozenset[str]:

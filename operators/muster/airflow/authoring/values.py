@@ -17,6 +17,8 @@ from muster.core.address import Address
 from muster.core.deployment import SmokeRequest
 from muster.core.errors import SpecError
 from muster.core.job import Launcher, SecretRef
+from muster.core.tally import HourBudget
+from muster.core.wire import build
 
 _SOURCES = ("connection", "environment", "kubernetes")
 _POD = "V1Pod"
@@ -55,6 +57,11 @@ def plain(value: Any) -> Any:
 def seconds(span: timedelta | None) -> float:
     """Return a time in seconds; None is 0."""
     return span.total_seconds() if span is not None else 0.0
+
+
+def budget_of(value: Any) -> HourBudget | None:
+    """Return a budget that is written as a mapping."""
+    return value if value is None or isinstance(value, HourBudget) else build(HourBudget, by_name(value))
 
 
 def read_outputs(value: Any) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from muster.airflow.authoring.entrypoints import check_launch
 from muster.airflow.authoring.keywords import keyword
 from muster.airflow.authoring.references import VersionsReference, is_known
 from muster.airflow.authoring.values import (
+    budget_of,
     by_name,
     known_output,
     launcher_of,
@@ -111,6 +112,9 @@ class FunctionOperator(CachedOperator, CodeOperator):
     idle: timedelta | None = keyword(default=None, check=optional(check_span), spec=seconds, for_all=True)
     """A gang whose cards do nothing for this long is ended, after a warning at half of it, with its grace for a checkpoint, and without
     a retry. Where cards are not measured, all replicas have to be without output and below 5 % of a core. None: never."""
+    budget: Mapping[str, Any] | None = keyword(default=None, read=budget_of, spec=plain, for_all=True)
+    """The hours that all jobs of the Dag may hold in a month, ``{"gpu_hours": 200, "cpu_hours": 5000}``: further ones wait for the next
+    month. The newest job's counts for all. None says nothing."""
     max_restarts: int = keyword(default=3, spec=plain, for_all=True)
     """How often a gang that lost a rank starts again from its checkpoint."""
     keep: int | None = keyword(

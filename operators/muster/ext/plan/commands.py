@@ -89,8 +89,8 @@ def show(found: RunPlan) -> None:
     for line in lines:
         say(line)
     say(f"\n{_sum(found)}")
-    if found.unseen:
-        note(safe(found.unseen))
+    for line in filter(None, (*found.warnings, found.unseen)):
+        note(safe(line))
 
 
 def _image(stage: PlannedStage) -> str:

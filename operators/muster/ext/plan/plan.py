@@ -98,6 +98,7 @@ class RunPlan:
 
     :param ends: seconds from now until its last job ends; None if unknown.
     :param unseen: what the forecast leaves out; empty if it is complete.
+    :param warnings: what extensions say of the run, such as that it goes beyond a budget.
     """
 
     dag_id: str
@@ -107,3 +108,4 @@ class RunPlan:
     gpu_hours: float = 0.0
     ends: Span | None = None
     unseen: str = ""
+    warnings: tuple[str, ...] = ()

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from muster.airflow.assets import DEPLOYMENT
 from muster.airflow.attempts.keeping import look
+from muster.airflow.attempts.run import TaskRun, team_of
 from muster.airflow.attempts.verdicts import Failed
 from muster.airflow.attempts.watcher import called
 from muster.airflow.authoring.code import DagFolder
@@ -29,7 +30,7 @@ from muster.backends.forecast import Competition, Demand, Forecast, TaskCost, du
 from muster.core.address import Address
 from muster.core.data import EVERY_PARTITION
 from muster.core.errors import MusterError, NotFound, SpecError
-from muster.core.extensions import load
+from muster.core.extensions import load, used
 from muster.core.job import JobSpec
 from muster.core.settings import Settings
 from muster.core.text import one_line
@@ -40,7 +41,6 @@ from muster.images.folders import image_digest
 if TYPE_CHECKING:
     from airflow.sdk import DAG
 
-    from muster.airflow.attempts.run import TaskRun
     from muster.backends.base import Backend
     from muster.volumes.base import Made
 
@@ -84,12 +84,16 @@ class Planner:
         found = self._forecast(stages, outlook)
         spans = [each.start.ends for each in found if each.start]
         ends = [] if None in spans else [span for span in spans if span is not None]
+        cpu, gpu = (sum(getattr(each, f"{what}_hours") or 0.0 for each in found) for what in ("cpu", "gpu"))
+        jobs = tuple(self._specs.values())
+        told = (self._backend.store, self._dag.dag_id, team_of(self._dag), jobs, gpu, cpu)
         return RunPlan(
             dag_id=self._dag.dag_id,
             params=self._given,
             stages=tuple(found),
-            cpu_hours=sum(each.cpu_hours or 0.0 for each in found),
-            gpu_hours=sum(each.gpu_hours or 0.0 for each in found),
+            cpu_hours=cpu,
+            gpu_hours=gpu,
+            warnings=tuple(line for ask in used(lambda each: each.planned) for line in ask(*told)),
             ends=max(ends, key=lambda span: span.p90, default=None),
             unseen=outlook.unseen,
         )
@@ -252,8 +256,6 @@ class Planner:
         return (None if found.made is None else _result(operator, spec, found.made)), str(found)
 
     def _task(self, operator: MusterOperator) -> TaskRun:
-        from muster.airflow.attempts.run import TaskRun
-
         context = plan_context(operator, self._dag, self._given, self._results)
         return TaskRun.of(operator, context, settings=self._settings, backend=self._backend)
 

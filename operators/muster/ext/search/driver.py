@@ -192,8 +192,8 @@ class SearchDriver:
             self._take_end(trial, status)
         elif self.state.closed is not None:
             self._stop(trial, "its search is over")
-        elif not status.alive and status.state is not JobState.QUEUED:
-            self._submit(trial)  # its supervisor was lost
+        elif not status.alive:
+            self._submit(trial)  # its supervisor was lost, or it may start at last
         else:
             self._judge(trial)
 

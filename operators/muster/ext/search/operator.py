@@ -127,7 +127,7 @@ class SearchOperator(GangOperator):
     """Of the choices: the same seed chooses the same points."""
     trial_retries: int = keyword(default=1, check=check_retries)
     """How often a trial whose job failed is started again from its checkpoint, unless the error would come again."""
-    budget: Budget | None = keyword(default=None, check=optional(_check_budget))
+    budget: Budget | None = keyword(default=None, check=optional(_check_budget))  # type: ignore[assignment]
     """What the search may use at most, ``Budget(resource=500, gpu_hours=8, seconds=3600)``. Trials then stop at their next rung."""
     earlier: str | Sequence[str] = keyword(default=(), check=check_input, templated=True, reads=True)
     """Results of earlier searches, ``"flights/search@latest"``, which ``tpe`` knows from the start."""

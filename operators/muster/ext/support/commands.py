@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
-from muster.cli.command import example, open_backend, open_place, person, room_of
+from muster.cli.command import example, open_backend, open_place, person, read_since, room_of
 from muster.cli.doctor import all_checks
 from muster.cli.foreground import check_port
 from muster.cli.jobs import Newest, ends_of, find_newest
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from muster.backends.place import Place, RankSession
 
 FILE_BYTES, WHOLE_BYTES = 2 << 20, 50 << 20
-_UNITS = {"m": 60, "h": 3600, "d": 86_400}
 _LOG_LINES, _JOBS, _LOGS = 200, 500, 100
 _Part: TypeAlias = tuple[str, str, Callable[[], Any]]  # a file, what it is, what collects it
 _README = """What muster knows of itself, for a person who helps. Made by `muster support-bundle`; index.txt says what each file is.
@@ -56,7 +55,7 @@ def support_bundle(
         Path | None, typer.Argument(metavar="[FILE]", help="Default: muster-support-DATE.tar.gz.")
     ] = None,
     *,
-    since: Annotated[str, typer.Option(help="How far back jobs go: 90m, 24h, 7d.")] = "24h",
+    since: Annotated[str, typer.Option(help="How far back jobs go: 90m, 24h, 7d, or a date.")] = "24h",
     run: Annotated[str | None, typer.Option(metavar="RUN", help="Only jobs of this run.")] = None,
     job: Annotated[str | None, typer.Option(metavar="JOB", help="Only this job, with its log.")] = None,
     deployment: Annotated[str | None, typer.Option(metavar="NAME", help="Only this deployment.")] = None,
@@ -67,10 +66,7 @@ def support_bundle(
     lines of failed ones, deployments, and on a cluster muster's objects and events without Secrets: at most 50 MiB. What cannot be
     read is named in it. Look at it before you send it.
     """
-    found = re.fullmatch(r"(\d{1,6})([mhd])", since)
-    if found is None:
-        raise SpecError(f"--since is {since!r:.40}: expected a number with m, h or d, such as 24h")
-    settings, after = Settings.load(), time.time() - int(found[1]) * _UNITS[found[2]]
+    settings, after = Settings.load(), read_since(since, now=time.time())
     place = open_place()
     masking = known(settings, also=place.secrets())
     path = file or Path(time.strftime("muster-support-%Y%m%d-%H%M%S.tar.gz"))

@@ -8,5 +8,7 @@ EXTENSION = Extension(
     commands="muster.ext.usage.commands:add",
     calls="muster.ext.usage.service:routes",
     tallied=("muster.ext.usage.log:tallied",),
+    held=("muster.ext.usage.budgets:held",),
+    planned=("muster.ext.usage.budgets:planned",),
     collected=("muster.ext.usage.log:prune",),
 )

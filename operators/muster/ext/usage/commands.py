@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import gc
-import re
 import time
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from muster.cli.command import Json, example, open_deployments, open_store
+from muster.cli.command import Json, example, open_deployments, open_store, read_since
 from muster.cli.screen import Table, emit, note, safe, say
 from muster.core.address import SCHEME, Address, Select
 from muster.core.errors import SpecError
@@ -20,8 +18,6 @@ from muster.core.errors import SpecError
 if TYPE_CHECKING:
     from muster.ext.usage.table import UsageRow
     from muster.volumes.protocols import LocalStore
-
-_SPAN = re.compile(r"(\d{1,6})([dh])")
 
 
 def usage(
@@ -60,7 +56,7 @@ def usage(
         dict.fromkeys(name.strip() for name in (by or ("model" if version else "dag")).split(","))
     )
     every = version is not None or "model" in columns
-    begin = _since(since if since is not None else "" if every else "30d", now=time.time())
+    begin = 0.0 if every and since is None else read_since(since or "30d", now=time.time())
     try:
         question = UsageQuestion(by=columns, since=begin)
     except SpecError as error:
@@ -104,21 +100,6 @@ def _hours(hours: float) -> str:
     return f"{hours:,.0f}" if hours >= 10 else f"{hours:.2f}"
 
 
-def _since(text: str, *, now: float) -> float:
-    if not text:
-        return 0.0
-    span = _SPAN.fullmatch(text)
-    if span:
-        return now - int(span[1]) * (86_400.0 if span[2] == "d" else 3_600.0)
-    try:
-        return datetime.fromisoformat(text).astimezone().timestamp()
-    except (ValueError, OverflowError) as error:
-        raise typer.BadParameter(
-            f"{text!r} is no time: write days as 30d, hours as 12h, or a date as 2026-11-01",
-            param_hint="--since",
-        ) from error
-
-
 def _exact(version: str, store: LocalStore) -> str:
     """Return a version's address with its number; that of one which gc deleted has to have it."""
     address = Address.parse(version)
@@ -138,6 +119,44 @@ def _deployed() -> dict[str, str]:
     }
 
 
+def budget(
+    whose: Annotated[
+        str | None, typer.Argument(metavar="[WHOSE]", help="dag:NAME or team:NAME, to set its budget.")
+    ] = None,
+    *,
+    gpu_hours: Annotated[float | None, typer.Option(help="Hours of one card.")] = None,
+    cpu_hours: Annotated[float | None, typer.Option(help="Hours of one core.")] = None,
+    none: Annotated[bool, typer.Option("--none", help="It has no budget any more.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Show the budgets of Dags and teams, or set one.
+
+    Jobs beyond the budget of a month wait for the next one, or a higher one; what runs goes on. A Dag sets its own by budget=, with each
+    job that it submits.
+    """
+    from muster.core.tally import HourBudget
+    from muster.ext.usage.budgets import BudgetQuestion
+    from muster.ext.usage.service import ask_budgets
+
+    given = {}
+    if whose is not None:
+        given[whose] = None if none else HourBudget(gpu_hours=gpu_hours, cpu_hours=cpu_hours)
+    elif none or gpu_hours is not None or cpu_hours is not None:
+        raise typer.BadParameter("name whose budget it is: dag:NAME or team:NAME", param_hint="WHOSE")
+    found = ask_budgets(open_store(make=bool(given)), BudgetQuestion(given=given), keep=bool(given)).budgets
+    if as_json:
+        emit(found)
+        return
+    shown = Table(["whose", ">GPU-hours", ">used", ">CPU-hours", ">used"])
+    for each in found:
+        gpu, cpu = (
+            f"{most:g}" if most is not None else "-"
+            for most in (each.budget.gpu_hours, each.budget.cpu_hours)
+        )
+        shown.add(each.whose, gpu, _hours(each.gpu_hours), cpu, _hours(each.cpu_hours))
+    shown.show(empty="no Dag and no team has a budget")
+
+
 def add(groups: Mapping[str, typer.Typer]) -> None:
     """Add the commands of this extension to those of ``muster``."""
     groups[""].command(
@@ -149,3 +168,6 @@ def add(groups: Mapping[str, typer.Typer]) -> None:
             "muster usage flights/model@7",
         ),
     )(usage)
+    groups[""].command(
+        "budget", epilog=example("muster budget", "muster budget team:vision --gpu-hours 500")
+    )(budget)

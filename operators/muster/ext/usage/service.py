@@ -1,4 +1,4 @@
-"""Answers a question about usage where the log is: in this process for a folder, else by a call of the store service."""
+"""Answers questions about usage and budgets where the log is: in this process for a folder, else by a call of the store service."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 from muster.core.wire import dumps, loads
-from muster.ext.usage import log, table
+from muster.ext.usage import budgets, log, table
+from muster.ext.usage.budgets import BudgetQuestion, SpentBudgets
 from muster.ext.usage.table import UsageQuestion, UsageRow
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from muster.volumes.protocols import LocalStore
     from muster.volumes.service.calls import Bind, Call, Served
 
-_PATH = "/v1/usage"
+_PATH, _BUDGETS, _SET = "/v1/usage", "/v1/usage/budgets", "/v1/usage/budgets/set"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,23 +29,46 @@ class UsageTable:
 
 def ask(store: LocalStore, question: UsageQuestion) -> UsageTable:
     """Answer a question about the jobs of a store."""
+    sent = _sent(store, _PATH, question)
+    return _answer(cast("FolderStore", store), question) if sent is None else loads(UsageTable, sent)
+
+
+def ask_budgets(store: LocalStore, question: BudgetQuestion, *, keep: bool = False) -> SpentBudgets:
+    """Answer a question about the budgets of a store. :param keep: whether what is given is stored."""
+    sent = _sent(store, _SET if keep else _BUDGETS, question)
+    if sent is None:
+        return budgets.spent(cast("FolderStore", store), question, keep=keep)
+    return loads(SpentBudgets, sent)
+
+
+def _sent(store: LocalStore, path: str, question: UsageQuestion | BudgetQuestion) -> bytes | None:
+    """Return a store service's answer; None of a folder, which is all else that there is."""
     from muster.volumes.service.client import ServiceStore
 
-    if isinstance(store, ServiceStore):
-        answer = store.connection.request("POST", _PATH, content=dumps(question).encode(), slow=True)
-        return loads(UsageTable, answer.content)
-    return _answer(cast("FolderStore", store), question)  # all else that there is
+    if not isinstance(store, ServiceStore):
+        return None
+    return store.connection.request("POST", path, content=dumps(question).encode(), slow=True).content
 
 
 def routes(_: Served) -> Iterator[Bind]:
-    """Return the route of this module."""
+    """Return the routes of this module."""
     from muster.volumes.service.calls import LIMIT_JSON_BYTES, route
 
     yield route("POST", _PATH, _call, turns="working", text=LIMIT_JSON_BYTES, right="reads")
+    yield route("POST", _BUDGETS, _spent, turns="working", text=LIMIT_JSON_BYTES, right="reads")
+    yield route("POST", _SET, _set, turns="working", text=LIMIT_JSON_BYTES)
 
 
 def _call(call: Call) -> UsageTable:
     return _answer(call.served.store, call.message(UsageQuestion))
+
+
+def _spent(call: Call) -> SpentBudgets:
+    return budgets.spent(call.served.store, call.message(BudgetQuestion))
+
+
+def _set(call: Call) -> SpentBudgets:
+    return budgets.spent(call.served.store, call.message(BudgetQuestion), keep=True)
 
 
 def _answer(store: FolderStore, question: UsageQuestion) -> UsageTable:

@@ -74,6 +74,41 @@ def test_one_declaration_makes_a_keyword(home: EmbeddedHome, tmp_path: Path) -> 
     assert "note" not in spec_fields(own, templated=False)
 
 
+def test_a_budget_of_all_tasks_is_not_that_of_a_search(home: EmbeddedHome) -> None:
+    from airflow.sdk import DAG
+
+    from muster.airflow.operators.spec import spec_fields
+    from muster.core.tally import HourBudget
+
+    def job(budget: object) -> m.JobOperator:
+        with DAG("d", schedule=None, start_date=START, default_args={"muster": {"budget": budget}}):
+            m.SearchOperator(
+                task_id="search",
+                image="python",
+                space={"x": m.uniform(0, 1)},
+                metric="auc",
+                entrypoint="a.b:c",
+                rungs=(1,),
+            )
+            return m.JobOperator(task_id="job", image="python", command=["true"])
+
+    assert spec_fields(job({"gpu_hours": 200}))["budget"] == HourBudget(gpu_hours=200)
+    for wrong, said in (
+        (
+            {"gpu_hour": 2},
+            "task 'job', budget: HourBudget: unknown field 'gpu_hour'; known are gpu_hours, cpu_hours",
+        ),
+        ({"gpu_hours": "2"}, "task 'job', budget: HourBudget.gpu_hours: expected a finite number, found '2'"),
+        (
+            {"gpu_hours": -2},
+            "task 'job', budget: a budget of [-2.0]: give gpu_hours, cpu_hours or both, 0 or more",
+        ),
+        (200, "task 'job', budget: 200: expected a mapping"),
+    ):
+        with pytest.raises(SpecError, match=re.escape(said)):
+            job(wrong)
+
+
 def test_no_keyword_of_a_job_is_spelled_twice_where_it_is_declared(home: EmbeddedHome) -> None:
     """Each is declared once among the classes above JobOperator, and otherwise only read, as ``operator.WORD``."""
     spelled: dict[str, list[str]] = {word: [] for word in m.JobOperator.keywords}

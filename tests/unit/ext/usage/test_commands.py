@@ -64,7 +64,7 @@ def test_what_one_version_cost_though_gc_deleted_it() -> None:
         ),
         (
             ("--since", "yesterday"),
-            "'yesterday' is no time: write days as 30d, hours as 12h, or a date as 2026-11-01",
+            "'yesterday' is no time: write minutes as 90m, hours as 24h, days as 7d, or a date as 2026-11-01",
         ),
     ],
 )

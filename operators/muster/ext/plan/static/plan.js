@@ -49,7 +49,7 @@ async function plan({ put, signal }, dag, asked) {
       ["CPU-hours", hours(found.cpu_hours)],
       ["GPU-hours", hours(found.gpu_hours)],
     ]),
-    found.unseen && note(found.unseen),
+    [...found.warnings, found.unseen].filter(Boolean).map((line) => note(line)),
     under("Stages", table(`Stages of ${dag}`, COLUMNS, found.stages.map((stage) => [cells(stage), QUIET.includes(stage.does) ? "gone" : null]), "The Dag has no stages.")),
     form(dag, found.params),
     h("p", {}, outward(`../dags/${encodeURIComponent(dag)}`, "Trigger it in Airflow")),
