@@ -266,10 +266,10 @@ def repair(
     _each(deployments.names(), lambda name: _repair(deployments, name))
 
 
-def _repair(deployments: Deployments, name: str) -> None:
+def _repair(deployments: Deployments, name: str, *, done: bool = False) -> None:
+    """Bring one back, and say what it serves. :param done: whether something was done before."""
     from muster.backends.releases.manual import repair as bring_back
 
-    done = False
     for line in bring_back(deployments, name):
         note(f"{name}: {safe(line)}")
         done = True
@@ -312,7 +312,7 @@ def import_saved(
 
     def make(name: str) -> None:
         deployments.make_again(named[name])
-        _repair(deployments, name)
+        _repair(deployments, name, done=True)
 
     named = {each.book.name: each for each in saved}
     _each(named, make)

@@ -8,10 +8,12 @@ sys.path.append(str(Path(__file__).parents[4]))
 import pytest
 from tests.contract.mirrored import facts, mirror, put
 from tests.unit.volumes.full_disk import fill
+from tests.unit.volumes.service.process import Service
 
 from muster.core.errors import StoreError
 from muster.ext.mirrors.folder import FolderHome
 from muster.ext.mirrors.open_layout import OpenHome
+from muster.ext.mirrors.opening import home_of
 from muster.volumes.folder import FolderStore
 
 
@@ -39,6 +41,26 @@ def main(folder):
         assert opened().holdings() == FolderHome(source).holdings()
     assert facts(source) == facts(FolderStore(folder / "mirror")) == before
     assert FolderStore(folder / "mirror").check(deep=True).problems == ()
+    restores(folder, before)
+
+
+def restores(folder, before):
+    """A store in whose place the mirror is brought back, by a service as on a claim: it fails in words, and goes on."""
+    (folder / "claim").mkdir()
+    with Service(folder / "claim") as service, service.client() as store:
+        fill(folder / "filler")
+        for _ in range(2):
+            with pytest.raises(StoreError, match="No space left on device"):
+                restore(folder, store)
+            assert facts(FolderStore(folder / "mirror")) == before
+            assert FolderStore(service.root).check(deep=True).problems == ()
+        (folder / "filler").unlink()
+        assert restore(folder, store).whole
+        assert facts(FolderStore(service.root)) == before
+
+
+def restore(folder, store):
+    return mirror(FolderHome(FolderStore(folder / "mirror")), home_of(store), adopt=True, keep_deleted=True)
 
 
 if __name__ == "__main__":
