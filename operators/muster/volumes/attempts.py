@@ -21,8 +21,6 @@ from muster.volumes.durability import (
     locked,
     read_whole,
     rename,
-    sync_all,
-    sync_tree,
     translated,
     write_whole,
 )
@@ -308,7 +306,7 @@ def _fill(layout: Layout, new: Staging, before: Path | None) -> None:
             unlock(before)
     copy_tree(before, part)
     if any(part.iterdir()):  # the originals are deleted next, and a power cut must leave one of the two
-        (sync_all if layout.syncfs else sync_tree)(part)
+        layout.sync(part)
     rename(part, new.checkpoints)
 
 
@@ -317,9 +315,16 @@ def _part(text: bytes, staging: Staging, role: str, index: int) -> PartManifest:
         part = wire.loads(PartManifest, text)
     except SpecError as error:
         raise StoreError(f"the seal of replica {role}-{index} cannot be read: {error}") from error
-    if (part.job_id, part.attempt, part.role, part.index) != (staging.job_id, staging.attempt, role, index):
-        raise StoreError(
-            f"the seal of replica {role}-{index}, attempt {staging.attempt} of job {staging.job_id} is that "
-            f"of replica {part.role}-{part.index}, attempt {part.attempt} of job {part.job_id}"
-        )
+    if other := other_seal(part, staging.job_id, staging.attempt, role, index):
+        raise StoreError(other)
     return part
+
+
+def other_seal(part: PartManifest, job_id: str, attempt: int, role: str, index: int) -> str:
+    """Say that a seal is another replica's, or of another attempt; empty where it is that of this one."""
+    if (part.job_id, part.attempt, part.role, part.index) == (job_id, attempt, role, index):
+        return ""
+    return (
+        f"the seal of replica {role}-{index}, attempt {attempt} of job {job_id} is that "
+        f"of replica {part.role}-{part.index}, attempt {part.attempt} of job {part.job_id}"
+    )

@@ -34,7 +34,6 @@ from muster.volumes.commit_records import CommitRecord, Place, write_commit
 from muster.volumes.durability import (
     TEMPORARY,
     rename,
-    sync_all,
     sync_folder,
     sync_tree,
     sync_upward,
@@ -227,10 +226,8 @@ def _siblings(addresses: Sequence[str], own: str) -> tuple[str, ...]:
 def decide(layout: Layout, plan: Sequence[Placed], *, ready: Path) -> None:
     """Sync everything once and write PLAN: after it, the commit only renames."""
     ready.mkdir(parents=True, exist_ok=True)
-    if layout.syncfs:
-        sync_all(layout.root)
-    else:
-        sync_tree(ready)
+    layout.sync(ready)
+    if not layout.syncfs:
         for placed in plan:
             sync_upward(layout.volume(placed.volume), top=layout.root)
     write_whole(ready / "PLAN", json.dumps([wire.written(placed) for placed in plan]))

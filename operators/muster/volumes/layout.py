@@ -52,10 +52,11 @@ from muster.volumes.durability import (
     rename,
     sync_all,
     sync_folder,
+    sync_tree,
     temporary,
     write_whole,
 )
-from muster.volumes.tree import reflinks, remove
+from muster.volumes.tree import remove
 
 FORMAT = 1
 MARKER = "VOLUME.json"
@@ -131,6 +132,14 @@ class Layout:
     def trash(self) -> Path:
         """The folder of files that wait to be unlinked."""
         return self.root / "trash"
+
+    def sync(self, *folders: Path) -> None:
+        """Make all that was written below folders of the store durable: in one call where that is a barrier, else file by file."""
+        if self.syncfs:
+            sync_all(self.root)
+        else:
+            for folder in folders:
+                sync_tree(folder)
 
     def discard(self, path: Path) -> Path | None:
         """Move a file or folder to the trash in one step; None where it was gone already.
@@ -262,7 +271,7 @@ def create(root: Path) -> Layout:
 def _probe(folder: Path) -> dict[str, bool]:
     first, second = folder / "probe-1", folder / "probe-2"
     first.write_bytes(b"muster")
-    able = {"reflink": reflinks(first, folder / "probe-3")}
+    able = dict[str, bool]()
     for name, call, arguments in (("link", os.link, (first, second)), ("syncfs", sync_all, (folder,))):
         try:
             call(*arguments)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from muster.core.errors import SpecError
-from muster.volumes.durability import rename, sync_all, sync_folder, sync_tree, temporary
+from muster.volumes.durability import rename, sync_folder, temporary
 from muster.volumes.hashing import hash_file
 from muster.volumes.layout import Layout
 from muster.volumes.manifest import digest_of
@@ -228,10 +228,7 @@ def _line(path: str, file: Path, runs: bool) -> str:
 
 def _place(layout: Layout, new: Path, target: Path) -> None:
     set_modes(new, folders_of(new)[1:], 0o555)
-    if layout.syncfs:
-        sync_all(layout.root)
-    else:
-        sync_tree(new)
+    layout.sync(new)
     try:
         rename(new, target)
     except OSError:

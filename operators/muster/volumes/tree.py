@@ -222,12 +222,6 @@ def open_regular(path: str) -> int:
     raise FileNotFoundError(errno.ENOENT, "no regular file is there", path)
 
 
-def reflinks(source: Path, target: Path) -> bool:
-    """Whether the file system can share blocks between two files; `target` is created to find out."""
-    with source.open("rb") as reader, target.open("xb") as writer:
-        return _clone(reader.fileno(), writer.fileno())
-
-
 def own_bytes(path: str, *, spare: str) -> None:
     """Give the name `path` an inode of its own, so that it cannot be changed under other names.
 

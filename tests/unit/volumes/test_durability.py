@@ -10,7 +10,6 @@ import pytest
 from tests.waiting import GUARD_SECONDS
 
 from muster.core.errors import StoreError
-from muster.volumes import attempts
 from muster.volumes.durability import (
     is_free,
     is_local,
@@ -22,6 +21,7 @@ from muster.volumes.durability import (
     translated,
     write_whole,
 )
+from muster.volumes.layout import Layout
 
 
 def test_a_file_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch):
@@ -192,10 +192,10 @@ def test_copied_checkpoints_are_on_disk_before_the_next_attempt_counts(work, sto
     (store.staging("a-1").checkpoints / "step-5.pt").write_bytes(b"5")
     seen = []
 
-    def synced(folder):
+    def synced(_, folder):
         seen.append(([path.name for path in folder.iterdir()], store.staging("a-1").attempt))
 
-    monkeypatch.setattr(attempts, "sync_all", synced)
+    monkeypatch.setattr(Layout, "sync", synced)
     store.stage("a-1")
     assert seen == [(["step-5.pt"], 1)]
 
@@ -203,8 +203,7 @@ def test_copied_checkpoints_are_on_disk_before_the_next_attempt_counts(work, sto
 def test_an_attempt_without_checkpoints_waits_for_no_disk(work, store, monkeypatch):
     """Syncing a file system waits for all writers' data."""
     work.seal("a-1", work.spec(out="v"))
-    monkeypatch.setattr(attempts, "sync_all", pytest.fail)
-    monkeypatch.setattr(attempts, "sync_tree", pytest.fail)
+    monkeypatch.setattr(Layout, "sync", pytest.fail)
     assert list(store.stage("a-1").checkpoints.iterdir()) == []
 
 

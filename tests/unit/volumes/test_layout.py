@@ -45,7 +45,7 @@ def test_an_empty_folder_becomes_a_store(tmp_path):
 def test_what_the_file_system_can_do_is_probed_once(tmp_path):
     layout = open_layout(tmp_path / "store")
     abilities = json.loads((layout.root / "VOLUME.json").read_text())["abilities"]
-    assert set(abilities) == {"link", "reflink", "syncfs"}
+    assert set(abilities) == {"link", "syncfs"}
     assert (layout.links, layout.syncfs) == (abilities["link"], abilities["syncfs"])
     assert not list(layout.root.glob("probe-*"))
 

@@ -36,9 +36,7 @@ from muster.volumes.durability import (
     locked,
     rename,
     symlink,
-    sync_all,
     sync_folder,
-    sync_tree,
     translated,
     write_whole,
 )
@@ -75,11 +73,7 @@ class Publishing:
         :raises Conflict: a job has reserved or committed the number of one, or a commit names another record of it.
         """
         with translated(f"make {versions[0].address} and others visible in {self._layout.root}"):
-            if self._layout.syncfs:
-                sync_all(self._layout.root)
-            else:
-                for documents in versions:
-                    sync_tree(self._drafts.folder(documents.place))
+            self._layout.sync(*(self._drafts.folder(documents.place) for documents in versions))
             with (
                 self._store.marks.steady(),  # gc takes nothing that is in its place and not committed yet
                 locked(self._layout.root / "mirror" / ".commits.lock"),
@@ -174,8 +168,7 @@ class Publishing:
     def _commit_all(self, commits: Mapping[str, CommitRecord]) -> None:
         for job_id, commit in commits.items():
             write_commit(self._layout, job_id, commit, durable=not self._layout.syncfs)
-        if self._layout.syncfs:
-            sync_all(self._layout.root)
+        self._layout.sync()
 
 
 def _joined(known: CommitRecord, several: Sequence[VersionDocuments]) -> CommitRecord:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query
@@ -113,7 +113,7 @@ class KnownSearches:
         self._store = store
         self._lock = threading.Lock()
         self._heads: dict[str, Search] = {}
-        self._readings: OrderedDict[str, _Reading] = OrderedDict()
+        self._reading = lru_cache(MOST_KNOWN)(self._begun)
         self._ended: dict[str, dict[str, Any]] = {}  # lines of the list
 
     def heads(self) -> list[SearchHead]:
@@ -139,8 +139,10 @@ class KnownSearches:
             try:
                 self._read(search_id, reading)
             except BaseException as error:
-                with self._lock:
-                    self._readings.pop(search_id, None)  # what it knows ends somewhere within a page
+                reading.state, reading.end = (
+                    SearchState(reading.state.spec),
+                    0,
+                )  # it ended somewhere within a page
                 if isinstance(error, SpecError):
                     raise Corrupt(f"search {search_id}: its events contradict each other: {error}") from error
                 raise
@@ -179,14 +181,8 @@ class KnownSearches:
             known = self._heads[search_id] = stored_search(self._store, search_id)
         return known
 
-    def _reading(self, search_id: str) -> _Reading:
-        search = self._head(search_id)
-        with self._lock:
-            reading = self._readings.setdefault(search_id, _Reading(SearchState(search.spec)))
-            self._readings.move_to_end(search_id)
-            while len(self._readings) > MOST_KNOWN:
-                self._readings.popitem(last=False)
-        return reading
+    def _begun(self, search_id: str) -> _Reading:
+        return _Reading(SearchState(self._head(search_id).spec))
 
 
 MOST_POINTS = 200
@@ -202,8 +198,7 @@ class TrialCurves:
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
-        self._lock = threading.Lock()
-        self._ended: OrderedDict[tuple[str, str], Points] = OrderedDict()
+        self._ended = lru_cache(_MOST_KEPT)(self._job)
 
     def of(self, found: SearchOverview, *, told: bool) -> dict[str, Any]:
         """Return the curves of the trials that are drawn, the best trial's first.
@@ -235,27 +230,18 @@ class TrialCurves:
         return [
             point
             for place, job_id in enumerate(trial.jobs)
-            for point in self._job(
-                job_id, found.metric, goes_on=place == last and trial.phase is Phase.RUNNING
+            for point in (
+                self._job(job_id, found.metric)
+                if place == last and trial.phase is Phase.RUNNING
+                else self._ended(job_id, found.metric)
             )
         ]
 
-    def _job(self, job_id: str, metric: str, *, goes_on: bool) -> Points:
-        key = job_id, metric
-        with self._lock:
-            if key in self._ended:
-                self._ended.move_to_end(key)
-                return self._ended[key]
+    def _job(self, job_id: str, metric: str) -> Points:
         try:
-            points = list(curve(self._ledger, job_id, metric))
+            return list(curve(self._ledger, job_id, metric))
         except MusterError:  # its rungs are known nevertheless
-            points = []
-        if not goes_on:
-            with self._lock:
-                self._ended[key] = points
-                while len(self._ended) > _MOST_KEPT:
-                    self._ended.popitem(last=False)
-        return points
+            return []
 
 
 api = APIRouter(default_response_class=Json)

@@ -47,9 +47,9 @@ def remote(method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any
     row = ROWS[method]
 
     def ask(self: _Client, /, *arguments: P.args, **named: P.kwargs) -> T:
-        asked = row.request(arguments, named)
+        path, query, body = row.request(arguments, named)
         answer = self._connection.request(
-            row.verb, asked.path, query=asked.query, content=asked.body, slow=row.turns != "quick"
+            row.verb, path, query=query, content=body, slow=row.turns != "quick"
         )
         returned: Any = None if row.sent is None else row.sent.unpack(loads(row.sent.kind, answer.content))
         return cast("T", returned)

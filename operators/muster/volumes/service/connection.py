@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from email.utils import parsedate_to_datetime
 from functools import partial
-from typing import BinaryIO, TypeVar
+from typing import BinaryIO
 
 import httpx
 
@@ -31,8 +31,6 @@ FAR_SECONDS = 60.0  # what two clocks may differ by before it is told
 SAID_AFTER_SECONDS = 1.0  # a service that is replaced is away as long
 
 _LOG = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 
 class Connection:
@@ -103,15 +101,17 @@ class Connection:
         :param content: the body, or a function that makes it for each try.
         :raises MusterError: the service's error, or Unavailable where it stays away.
         """
-
-        def once() -> httpx.Response:
-            with self.sent(
-                method, path, query=query, headers=headers, content=content, slow=slow
-            ) as response:
-                response.read()
+        absence = _Absence(self.url, self._patience)
+        while True:
+            try:
+                with self.sent(
+                    method, path, query=query, headers=headers, content=content, slow=slow
+                ) as response:
+                    response.read()
+                absence.over()
                 return response
-
-        return self.patiently(once)
+            except (httpx.TransportError, _Away) as error:
+                absence.wait(error)
 
     def stretch(self, path: str, *, first: int, end: int, **query: object) -> Iterator[bytes]:
         """Yield the bytes from `first` to before `end`, and resume after a broken connection."""
@@ -150,17 +150,6 @@ class Connection:
             raise Unavailable(
                 f"the store service at {self.url} does not answer ({str(error) or type(error).__name__}): ask again"
             ) from error
-
-    def patiently(self, once: Callable[[], T]) -> T:
-        """Call `once`, and retry while the service is away. :raises Unavailable: it stays away."""
-        absence = _Absence(self.url, self._patience)
-        while True:
-            try:
-                found = once()
-                absence.over()
-                return found
-            except (httpx.TransportError, _Away) as error:
-                absence.wait(error)
 
     @contextmanager
     def sent(

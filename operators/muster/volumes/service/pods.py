@@ -33,6 +33,7 @@ from muster.core.names import check_label
 from muster.core.replica import Going, Gone, Outlook, PartManifest, Report
 from muster.core.status import JobState, check_metrics
 from muster.core.verdict import ExitCode
+from muster.volumes.attempts import other_seal
 from muster.volumes.base import Staging
 from muster.volumes.durability import write_whole
 from muster.volumes.service.archives import ArchiveMember, members, pack
@@ -180,12 +181,8 @@ def _check_seal(call: Call, report: bytes, part: bytes) -> None:
     check_metrics(ending.metrics)
     if ending.exit_code is not ExitCode.SEALED:
         raise SpecError(f"replica {role}-{index} has not ended well, and what it wrote is not sealed")
-    said = wire.loads(PartManifest, part)
-    if (said.job_id, said.attempt, said.role, said.index) != (job_id, attempt, role, index):
-        raise SpecError(
-            f"the seal of replica {role}-{index}, attempt {attempt} of job {job_id} is that "
-            f"of replica {said.role}-{said.index}, attempt {said.attempt} of job {said.job_id}"
-        )
+    if other := other_seal(wire.loads(PartManifest, part), job_id, attempt, role, index):
+        raise SpecError(other)
 
 
 def _own(call: Call) -> tuple[Staging, str]:

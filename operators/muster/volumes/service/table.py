@@ -189,17 +189,19 @@ class Row:
             unpack=lambda message: whole(getattr(message, carried)),
         )
 
-    def request(self, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> CallRequest:
-        """Return a client's request for a call with these arguments. :raises SpecError: one is wrong."""
+    def request(
+        self, arguments: tuple[Any, ...], named: Mapping[str, Any]
+    ) -> tuple[str, Mapping[str, Any], bytes | None]:
+        """Return path, query and body of a client's request for a call with these arguments. :raises SpecError: one is wrong."""
         given = self.signature.bind(None, *arguments, **named).arguments
         for name, value in given.items():
             _CHECKS.get(name, _any)(value)
         path = re.sub(r"{(\w+)}", lambda found: quote(str(given[found[1]]), safe=":"), self.path)
         values = {name: given.get(name, self.signature.parameters[name].default) for name in self._others}
         if self.message is None:
-            return CallRequest(path=path, query=values)
+            return path, values, None
         values = {self.names.get(name, name): _sequence(value) for name, value in values.items()}
-        return CallRequest(path=path, body=wire.dumps(self.message(**values)).encode())
+        return path, {}, wire.dumps(self.message(**values)).encode()
 
     def arguments(self, parts: Mapping[str, Any], query: Mapping[str, str], body: bytes) -> dict[str, Any]:
         """Return the arguments for the service's call of the method.
@@ -224,15 +226,6 @@ class Row:
         hints = _hints(self.method)
         names = [name for name in self.signature.parameters if name != "self"]
         return {name: _on_wire(hints[name]) for name in names if f"{{{name}}}" not in self.path}
-
-
-@dataclass(frozen=True, kw_only=True)
-class CallRequest:
-    """A request of a client."""
-
-    path: str
-    query: Mapping[str, Any] = field(default_factory=dict)
-    body: bytes | None = None
 
 
 def number(name: str, text: str) -> int:

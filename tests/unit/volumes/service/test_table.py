@@ -57,10 +57,10 @@ def test_a_row_has_all_arguments_of_its_method(row):
 
 def test_a_call_comes_out_as_it_went_in():
     row = ROWS[Attempts.commit]
-    sent = row.request(("a-1",), {"attempt": 2, "metrics": {"auc": 0.5}, "modules": ["a.py"]})
-    assert sent.path == "/v1/jobs/a-1/commit"
-    assert json.loads(sent.body)["kind"] == "Order"
-    received = row.arguments({"job_id": "a-1"}, {}, sent.body)
+    path, query, body = row.request(("a-1",), {"attempt": 2, "metrics": {"auc": 0.5}, "modules": ["a.py"]})
+    assert (path, query) == ("/v1/jobs/a-1/commit", {})
+    assert json.loads(body or b"")["kind"] == "Order"
+    received = row.arguments({"job_id": "a-1"}, {}, body or b"")
     assert received == {"job_id": "a-1", "attempt": 2, "metrics": {"auc": 0.5}, "modules": ("a.py",)}
 
 
