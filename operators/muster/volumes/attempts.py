@@ -257,11 +257,7 @@ class FolderAttempts:
 
     def sealed_at(self, staging: Staging) -> float:
         """Unix time at which the last replica sealed: the same on every machine that commits the attempt."""
-        return max(
-            staging.sealed(role.name, index).stat().st_mtime
-            for role in staging.as_begun(self.ledger.spec(staging.job_id)).roles
-            for index in range(role.replicas)
-        )
+        return max(seal.stat().st_mtime for seal in staging.seals(self.ledger.spec(staging.job_id)))
 
     def clear(self, staging: Staging) -> None:
         """Delete a committed attempt's files, but keep its seals, and how many they are: they show that it must not run again.

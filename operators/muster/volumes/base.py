@@ -206,6 +206,11 @@ class Staging:
         """The file of one replica's part-manifest, which it writes last."""
         return self.root / "sealed" / f"{role}-{index}.json"
 
+    def seals(self, spec: JobSpec) -> list[Path]:
+        """The files of the part-manifests of all replicas that this attempt of the job has."""
+        roles = self.as_begun(spec).roles
+        return [self.sealed(role.name, index) for role in roles for index in range(role.replicas)]
+
     @property
     def checkpoints(self) -> Path:
         """The folder of checkpoints, shared by all replicas of this attempt."""

@@ -62,6 +62,13 @@ def read_whole(path: Path) -> bytes:
     return path.read_bytes()
 
 
+def text_of(path: Path) -> str | None:
+    """Return the text of a small file that others replace; None where there is none."""
+    with suppress(FileNotFoundError):
+        return read_whole(path).decode(errors="replace")
+    return None
+
+
 def rename(source: Path | str, target: Path | str) -> None:
     """Rename (rename(2)), and check the result where an error may be wrong.
 

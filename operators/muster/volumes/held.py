@@ -28,7 +28,7 @@ from muster.volumes.attempts import FolderAttempts
 from muster.volumes.base import MOST_CHECKPOINTS, Held, Staging
 from muster.volumes.durability import rename, translated
 from muster.volumes.gather import Draft, check_path
-from muster.volumes.handing_over import KEPT
+from muster.volumes.handing_over import KEPT, replicas_of
 from muster.volumes.layout import Layout
 from muster.volumes.ledger import FolderLedger
 from muster.volumes.tree import copy_file, copy_tree, held_files_of, lengthen, open_regular, remove, unlock
@@ -210,8 +210,7 @@ class EndedJobs:
         ]
 
     def _replicas(self, staging: Staging) -> list[Path]:
-        roles = self._ledger.spec(staging.job_id).roles
-        names = [f"{role.name}-{index}" for role in roles for index in range(role.replicas)]
+        names = replicas_of(self._ledger.spec(staging.job_id))
         return [folder for name in names if (folder := staging.root / name).is_dir()]
 
     def _check_ended(self, job_id: str) -> None:

@@ -30,6 +30,7 @@ from muster.volumes.durability import (
     TEMPORARY,
     locked,
     read_whole,
+    text_of,
     translated,
     write_whole,
 )
@@ -292,10 +293,7 @@ class FolderLedger(TaskNotes):
 
 
 def _owner(folder: Path) -> str | None:
-    try:
-        return read_whole(folder / "owner").decode()
-    except FileNotFoundError:
-        return None
+    return text_of(folder / "owner")
 
 
 def _add_whole(log: FileIO, lines: bytes, *, size: int) -> None:

@@ -29,7 +29,15 @@ from muster.core.status import JobState
 from muster.volumes.base import Made, Record, TaskEnd, Version
 from muster.volumes.catalog import Catalog
 from muster.volumes.commit_records import CommitRecord, read_commit
-from muster.volumes.durability import locked, newest_first, prune, read_whole, translated, write_whole
+from muster.volumes.durability import (
+    locked,
+    newest_first,
+    prune,
+    read_whole,
+    text_of,
+    translated,
+    write_whole,
+)
 from muster.volumes.layout import Layout
 from muster.volumes.marks import Marks
 from muster.volumes.task_notes import TaskNotes
@@ -88,7 +96,7 @@ class FolderMakings:
         with translated(f"claim {key} for job {job_id}"):
             path.parent.mkdir(parents=True, exist_ok=True)
             with locked(self._room("claims.lock")):
-                holder = _text(path)
+                holder = text_of(path)
                 if holder in (None, "", expected, job_id):
                     write_whole(path, check_job_id(job_id), durable=False)
                     return job_id
@@ -156,7 +164,7 @@ def last_used(layout: Layout, version: Version) -> float:
 
 
 def _used(layout: Layout, version: Version) -> float:
-    text = _text(layout.version(version.volume, version.number) / _USED) or ""
+    text = text_of(layout.version(version.volume, version.number) / _USED) or ""
     with suppress(ValueError):
         return float(text)
     return 0.0
@@ -180,7 +188,7 @@ def tidy(layout: Layout) -> None:
             folder.rmdir()
     for claim in (root / "claims").iterdir() if (root / "claims").is_dir() else ():
         with suppress(FileNotFoundError):
-            job_id = _text(claim) or ""
+            job_id = text_of(claim) or ""
             if not (layout.root / "jobs" / job_id).is_dir() and claim.stat().st_mtime < time.time() - 86_400:
                 claim.unlink(missing_ok=True)
 
@@ -203,10 +211,3 @@ def _hex(key: str) -> str:
     if not key or set(key) - set("0123456789abcdef"):
         raise SpecError(f"key {key!r:.60}: expected hex digits")
     return key
-
-
-def _text(path: Path) -> str | None:
-    try:
-        return read_whole(path).decode(errors="replace")
-    except FileNotFoundError:
-        return None

@@ -21,7 +21,7 @@ from muster.volumes.durability import rename, sync_folder, temporary
 from muster.volumes.hashing import hash_file
 from muster.volumes.layout import Layout
 from muster.volumes.manifest import digest_of
-from muster.volumes.tree import copy_file, folders_of, make_folders, remove, set_modes
+from muster.volumes.tree import copy_file, folders_of, make_folders, remove, runs, set_modes
 
 if TYPE_CHECKING:  # only needed where a snapshot is made
     from pathspec import GitIgnoreSpec
@@ -126,7 +126,7 @@ def digest(root: Path, files: Sequence[str]) -> str:
     for path in files:
         _checked(base, path)
     reals = ((path, (base / path).resolve()) for path in sorted(set(files)))
-    return digest_of("".join(_line(path, real, _runs(real)) for path, real in reals).encode())
+    return digest_of("".join(_line(path, real, runs(real.stat())) for path, real in reals).encode())
 
 
 def _refuse_too_big(folder: Path, sizes: Mapping[str, int]) -> None:
@@ -204,7 +204,7 @@ def _write(new: Path, path: str, text: str) -> str:
     make_folders(target.parent)
     target.write_text(text, encoding="utf-8", newline="")
     target.chmod(0o444)
-    return _line(path, target, runs=False)
+    return _line(path, target, executable=False)
 
 
 def _copy(base: Path, new: Path, path: str) -> str:
@@ -213,17 +213,13 @@ def _copy(base: Path, new: Path, path: str) -> str:
     target = new / path
     make_folders(target.parent)
     copy_file(str(real), str(target))
-    runs = _runs(real)
-    target.chmod(0o555 if runs else 0o444)
-    return _line(path, target, runs)
+    executable = runs(real.stat())
+    target.chmod(0o555 if executable else 0o444)
+    return _line(path, target, executable)
 
 
-def _runs(file: Path) -> bool:
-    return bool(file.stat().st_mode & 0o100)
-
-
-def _line(path: str, file: Path, runs: bool) -> str:
-    return f"{hash_file(str(file))} {'x' if runs else '-'} {path}\n"
+def _line(path: str, file: Path, executable: bool) -> str:
+    return f"{hash_file(str(file))} {'x' if executable else '-'} {path}\n"
 
 
 def _place(layout: Layout, new: Path, target: Path) -> None:

@@ -75,11 +75,7 @@ class Committer:
         staging = self._store.staging(job_id)
         if staging is None or not self.report(staging).is_file():
             return False
-        return all(
-            _is_regular(staging.sealed(role.name, index))
-            for role in staging.as_begun(self._store.ledger.spec(job_id)).roles
-            for index in range(role.replicas)
-        )
+        return all(map(_is_regular, staging.seals(self._store.ledger.spec(job_id))))
 
     def report(self, staging: Staging) -> Path:
         """The file of rank 0's report until the commit."""

@@ -23,7 +23,7 @@ from muster.core.job import JobSpec
 from muster.core.replica import Going, Gone, Outlook, first_fault, starts_again
 from muster.core.status import JobState
 from muster.volumes.base import Staging
-from muster.volumes.durability import translated, write_whole
+from muster.volumes.durability import text_of, translated, write_whole
 from muster.volumes.handing_over import all_gone, note_gone, replicas_of, said_by
 from muster.volumes.service.committer import Committer
 from muster.volumes.service.hearing import Bells
@@ -183,10 +183,8 @@ def _starts_again(said: Mapping[str, Gone]) -> str:
 
 def _asked_to_stop(staging: Staging) -> float | None:
     """When an attempt was last asked to stop for another size, in seconds since the epoch; None where it never was."""
-    try:
-        return float((staging.gone / _STOP).read_text() or 0)  # empty if the release before wrote it
-    except FileNotFoundError:
-        return None
+    asked = text_of(staging.gone / _STOP)
+    return None if asked is None else float(asked or 0)  # empty if the release before wrote it
 
 
 def _gone(staging: Staging) -> set[str]:
@@ -208,10 +206,8 @@ def _said(staging: Staging, spec: JobSpec) -> dict[str, Gone]:
 
 def _why_it_ends(staging: Staging) -> Outlook | None:
     """Return what was decided before: it ends."""
-    try:
-        return _ends((staging.gone / _ENDS).read_text())
-    except FileNotFoundError:
-        return None
+    why = text_of(staging.gone / _ENDS)
+    return None if why is None else _ends(why)
 
 
 def _ends(why: str) -> Outlook:
@@ -221,9 +217,6 @@ def _ends(why: str) -> Outlook:
 def _stops_since(staging: Staging) -> float:
     """When the first replica was gone, by the service's clock; seconds since the epoch."""
     path = staging.gone / _SINCE
-    try:
-        return float(path.read_text())
-    except FileNotFoundError:
-        now = time.time()
-        write_whole(path, str(now), durable=False)
-        return now
+    if (since := text_of(path)) is None:
+        write_whole(path, since := str(time.time()), durable=False)
+    return float(since)
