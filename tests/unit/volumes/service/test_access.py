@@ -78,7 +78,10 @@ CLICKS = {("POST", f"/v1/{mark}") for mark in ("pin", "unpin", "retire", "reinst
     ("PUT", "/v1/jobs/{job_id}/status"),
     ("PUT", "/v1/jobs/{job_id}/tally"),
 }
-READS = {("POST", path) for path in ("/v1/records", "/v1/statuses", "/v1/specs", "/v1/gc/plan", "/v1/usage")}
+READS = {
+    ("POST", path)
+    for path in ("/v1/records", "/v1/statuses", "/v1/specs", "/v1/gc/plan", "/v1/usage", "/v1/usage/budgets")
+}
 
 
 @pytest.mark.parametrize("kind", [TokenKind.READER, TokenKind.SWEEPER, TokenKind.PAGE])
