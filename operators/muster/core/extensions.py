@@ -65,6 +65,8 @@ class Extension:
     :param planned: ``module:function`` for each, called with a store, a Dag's id and team, the jobs of a plan, and its GPU- and
         CPU-hours: yields what a plan warns of.
     :param collected: ``module:function`` for each, called with the store's folder when gc has deleted what is old.
+    :param teams: ``module:function``, called with the file that ``[muster] teams`` names: it returns the site's teams, as
+        ``muster.airflow.teams.Teams`` describes them.
     :param repair: ``module:class`` of what ``muster volumes fsck --repair-from`` mends a store with.
     """
 
@@ -85,6 +87,7 @@ class Extension:
     held: tuple[str, ...] = ()
     planned: tuple[str, ...] = ()
     collected: tuple[str, ...] = ()
+    teams: str | None = None
     repair: str | None = None
 
 

@@ -31,6 +31,7 @@ from muster.airflow.attempts.waiting import (
 )
 from muster.airflow.links import push_job_link
 from muster.airflow.site import connect, inline_wait_seconds, origin_of
+from muster.airflow.teams import DagFacts, site_teams
 from muster.airflow.upstream import internals
 from muster.core.cancelling import BACKSTOP, LAST_TRY, OVERTAKEN, STOPPED, out_of_time, with_task
 from muster.core.errors import Conflict, NotFound, SpecError, Unreachable
@@ -51,18 +52,11 @@ if TYPE_CHECKING:
     from muster.volumes.base import Made
 
 STATE_KEY = "muster"
-_TEAM = "team:"
 _DEFAULT_POOL = "default_pool"  # where every task is that names none
 
 # A backend minds a job's timeouts. Where its clock stands still (a supervisor that hangs, one that is
 # lost again and again), the task ends the job this long after it should have ended.
 _BACKSTOP_SECONDS = 600.0
-
-
-def team_of(dag: object) -> str:
-    """Return the team that a tag such as ``team:vision`` names; empty where none does."""
-    tags = sorted(getattr(dag, "tags", ()))
-    return next((tag.removeprefix(_TEAM) for tag in tags if tag.startswith(_TEAM)), "")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,10 +97,14 @@ class TaskRun:
 
     @property
     def tally(self) -> Tally | None:
-        """For whom the run's jobs are counted: who triggered it, and the team of a tag such as ``team:vision``."""
-        team = team_of(self.context.get("dag"))
-        user = getattr(self.context.get("dag_run"), "triggering_user_name", None) or ""
+        """For whom the run's jobs are counted: who triggered it, and the Dag's team."""
+        facts = DagFacts.of(self.context)
+        user, team = facts.user, site_teams().of_dag(facts)
         return Tally(user=user, team=team) if user or team else None
+
+    def admitted(self, spec: JobSpec) -> JobSpec:
+        """Return a job as the Dag's team may run it. :raises SpecError: it may not."""
+        return site_teams().admit(DagFacts.of(self.context), spec)
 
     @classmethod
     def of(
@@ -224,7 +222,7 @@ class _JobRun:
             self._clear_away(known, job_id, why=OVERTAKEN if outdated else with_task(None))
             attempt = replace(attempt, before=self._before(stored, known))
             self._remember(attempt)  # before anything can fail: what was cleared is told from what never ran
-            spec = build()
+            spec = self._task.admitted(build())
             if (kept := self._take(spec, attempt, job_id)) is not None:
                 return kept
             self._start(traced(self._going_on(spec, attempt.before)), attempt, job_id)
@@ -304,7 +302,7 @@ class _JobRun:
         if self._task.listener is None or known is None or known.alive or known.state is JobState.COMMITTING:
             return False
         sealed = self._backend.store.sealed(known.job_id) is not None
-        return not sealed and edited(self._ledger.spec(known.job_id), build())
+        return not sealed and edited(self._ledger.spec(known.job_id), self._task.admitted(build()))
 
     def _before(self, stored: Attempt | None, known: JobStatus | None) -> str | None:
         """The job of the attempt before; one that was written down and never submitted is passed over."""

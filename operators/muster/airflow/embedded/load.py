@@ -16,6 +16,7 @@ from muster.airflow.attempts.watcher import arguments
 from muster.airflow.authoring.code import DagFolder
 from muster.airflow.embedded.home import EmbeddedHome
 from muster.airflow.embedded.result import Listener
+from muster.airflow.teams import DagFacts, site_teams
 from muster.airflow.upstream import internals
 from muster.core.errors import SpecError
 from muster.core.locks import locked
@@ -180,6 +181,8 @@ def make_ready(loaded: Loaded, home: EmbeddedHome, backend: Backend, listener: L
     from muster.images.folders import put_image
 
     folder, images = loaded.folder, dict[str, Path]()
+    drafts = (each.job_draft(f"task {each.task_id}") for each in loaded.operators())
+    site_teams().admit_drafts(DagFacts.of({"dag": loaded.dag}), drafts)
     for operator in loaded.operators():
         operator.check_files(folder, home.settings)
         operator.check_ready(backend)

@@ -21,6 +21,7 @@ from muster.airflow.authoring.keywords import AuthorKeywords, Keyword, addresses
 from muster.airflow.authoring.references import RunValue, is_known
 from muster.airflow.links import left, push_run_link
 from muster.airflow.operators.mapping import TaskPartial, begin
+from muster.airflow.teams import DagFacts, site_teams
 from muster.airflow.upstream.internals import TRIGGER_FAIL_REPR
 from muster.core.errors import MusterError, SpecError
 from muster.core.names import nearest
@@ -269,6 +270,8 @@ class MusterOperator(BaseOperator, metaclass=AuthorKeywords):
         if (by := watcher()) is not None and by.stopping():
             self.wait.stop()
         self.wait.check()
+        read = addresses_read(type(self), lambda each: getattr(self, each.attribute))
+        site_teams().admit_use(DagFacts.of(context), f"task {self.task_id}", reads=read)
         result = self.perform(context)
         self.wait.check()
         return result
@@ -316,10 +319,13 @@ class MusterOperator(BaseOperator, metaclass=AuthorKeywords):
             isinstance(each, MusterOperator) for each in self.get_flat_relatives(True)
         ):
             return  # `muster run` has checked them, or a task before this one has
+        tasks = [each for each in context["dag"].tasks if isinstance(each, MusterOperator)]
+        site_teams().admit_drafts(
+            DagFacts.of(context), (each.job_draft(f"task {each.task_id}") for each in tasks)
+        )
         folder, settings = DagFolder.of(context["dag"]), Settings.load()
-        for each in context["dag"].tasks:
-            if isinstance(each, MusterOperator):
-                each.check_files(folder, settings)
+        for each in tasks:
+            each.check_files(folder, settings)
         given, params = getattr(context.get("dag_run"), "conf", None) or {}, context["dag"].params
         for name in sorted(set(given) - set(params)):
             if near := nearest(name, set(params) - set(given)):

@@ -17,23 +17,36 @@ a plan of a run          POST on the Dag's runs, as for triggering one
 =======================  ==============================================================
 
 For jobs and versions that no Dag made, the right for any Dag is needed.
+
+Where the site names teams, a Dag has its team's rights in Airflow's eyes, and a volume, a deployment and a queue belong
+to a team, too: whoever may do something to one of its Dags may do it to them, and others do not learn that they are there.
 """
 
 from __future__ import annotations
 
 import json
+from functools import cached_property
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 from fastapi import Depends, HTTPException, Request
+from sqlalchemy import select
+from sqlalchemy.orm import selectinload
 
+from muster.airflow.teams import TAG, DagFacts, site_teams
 from muster.airflow.upstream import internals
+from muster.core.address import Address
+from muster.core.deployment import DeploymentStatus
+from muster.core.errors import SpecError
 from muster.core.origin import Origin
 
 HEADER = "x-muster"
 _NO_TASK = Origin()
 
 plugins = Depends(internals.requires_access_view(internals.AccessView.PLUGINS))
+_NOBODYS = "a team of nobody"
+"""No team has such a name, and so no user is in it: of what two teams claim, and of what Airflow does not know."""
+
 assets = Depends(internals.requires_access_asset("GET"))
 
 
@@ -42,7 +55,8 @@ class UserRights:
 
     def __init__(self, user: Any) -> None:
         self._user = user
-        self._teams: dict[str, str | None] = {}
+        self._site = site_teams()
+        self._bundles: dict[str, str | None] = {}
         self._known: dict[tuple[str, internals.DagAccessEntity, str], bool] = {}
 
     @property
@@ -63,18 +77,69 @@ class UserRights:
             self._known[key] = internals.get_auth_manager().is_authorized_dag(
                 method=method,
                 access_entity=entity,
-                details=internals.DagDetails(id=dag_id or None, team_name=self._team(dag_id)),
+                details=internals.DagDetails(
+                    id=dag_id or (TAG if self._site.named else None), team_name=self._team(dag_id)
+                ),
                 user=self._user,
             )
         return self._known[key]
 
+    def may_volume(self, volume: str, *, method: Any = "GET") -> bool:
+        """Whether the user may see a volume, or change it: as the Dags of its team. What no team has is for everyone."""
+        free = method == "GET" and self._site.may_read("", volume)
+        return free or self._may_team(self._site.of_volume(volume), method)
+
+    def may_queue(self, queue: str) -> bool:
+        """Whether the user may see a queue, and what waits there."""
+        return self._may_team(self._site.of_queue(queue), "GET")
+
+    def may_deployment(self, status: DeploymentStatus, *, method: Any = "GET") -> bool:
+        """Whether the user may see a deployment, or change it: as the volumes of all models that it serves or keeps."""
+        revisions = [each for each in status.revisions if not each.state.over] or status.revisions
+        volumes = (Address.parse(each.model.address).volume for each in revisions)
+        return all(self.may_volume(volume, method=method) for volume in volumes)
+
+    def need_volume(self, volume: str, *, method: Any = "GET") -> None:
+        """Refuse with HTTP 403 if :meth:`may_volume` is False: whether the volume is there is not told."""
+        if not self.may_volume(volume, method=method):
+            raise _refused(method, f"volume {volume:.130}: it is of another team")
+
+    def need_deployment(self, name: str, status: DeploymentStatus | None, *, method: Any = "GET") -> None:
+        """Refuse with HTTP 403 if :meth:`may_deployment` is False, or if there is none and the site names teams."""
+        if self._site.named and (status is None or not self.may_deployment(status, method=method)):
+            raise _refused(method, f"deployment {name:.60}: it is not there, or of another team")
+
+    def _may_team(self, team: str, method: Any) -> bool:
+        """Whether the user may do something to a Dag of a team: in its name, or to one of them by its own name."""
+        if not team:
+            return True
+        own = f"{TAG}{team}"  # the name of no Dag: an auth manager that knows teams goes by the team
+        its = (dag_id for dag_id, each in self._teams.items() if each == team)
+        return self.may(own, method=method) or any(self.may(dag_id, method=method) for dag_id in its)
+
+    @cached_property
+    def _teams(self) -> dict[str, str | None]:
+        """The team of each Dag that Airflow knows, where the site names teams."""
+        dags, known = dict[str, str | None](), internals.DagModel
+        with internals.create_session() as session:
+            found = session.scalars(select(known).options(selectinload(known.tags))).all()
+            bundles = known.get_dag_id_to_team_name_mapping([dag.dag_id for dag in found])
+            for dag in found:
+                tags, bundle = tuple(sorted(each.name for each in dag.tags)), bundles.get(dag.dag_id) or ""
+                facts = DagFacts(
+                    dag_id=dag.dag_id, tags=tags, file=dag.relative_fileloc or "", bundle_team=bundle
+                )
+                try:
+                    dags[dag.dag_id] = self._site.of_dag(facts) or None
+                except SpecError:  # its tasks fail with it, and say it
+                    dags[dag.dag_id] = _NOBODYS
+        return dags
+
     def need(self, dag_id: str, entity: internals.DagAccessEntity, *, method: Any = "GET") -> None:
         """Refuse with HTTP 403 if :meth:`may` is False."""
         if not self.may(dag_id, entity, method=method):
-            what = f"{entity.value.lower().replace('_', ' ')} of {dag_id or 'any Dag'}"
-            raise HTTPException(
-                403, f"Airflow does not let you {'see' if method == 'GET' else 'change'} the {what}"
-            )
+            whose = "this Dag" if self._site.named else dag_id or "any Dag"  # its name may be another team's
+            raise _refused(method, f"the {entity.value.lower().replace('_', ' ')} of {whose}")
 
     def note(self, event: str, origin: Origin = _NO_TASK, /, **what: str) -> None:
         """Record in Airflow's audit log what the user does, as Airflow does for its own buttons.
@@ -94,9 +159,15 @@ class UserRights:
             session.add(internals.Log(event=event, owner=user, owner_display_name=user, extra=extra, **task))
 
     def _team(self, dag_id: str) -> str | None:
-        if dag_id and dag_id not in self._teams:
-            self._teams[dag_id] = internals.DagModel.get_team_name(dag_id)
-        return self._teams.get(dag_id)
+        if self._site.named:
+            return dag_id.removeprefix(TAG) if dag_id.startswith(TAG) else self._teams.get(dag_id, _NOBODYS)
+        if dag_id not in self._bundles:
+            self._bundles[dag_id] = internals.DagModel.get_team_name(dag_id) if dag_id else None
+        return self._bundles[dag_id]
+
+
+def _refused(method: Any, what: str) -> HTTPException:
+    return HTTPException(403, f"Airflow does not let you {'see' if method == 'GET' else 'change'} {what}")
 
 
 def reader(user: internals.GetUserDep) -> UserRights:

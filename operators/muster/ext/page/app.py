@@ -16,6 +16,7 @@ from starlette.exceptions import HTTPException as RoutingError
 
 from muster.airflow.page.access import plugins
 from muster.airflow.page.route import Json, Opening, Site
+from muster.airflow.teams import site_teams
 from muster.airflow.upstream.internals import get_auth_manager
 from muster.core.errors import Conflict, Corrupt, MusterError, NotFound, SpecError
 from muster.core.extensions import extensions, problems, used
@@ -146,7 +147,10 @@ async def _refused(request: Request, error: Exception) -> Response:
     site = getattr(request.state, "site", None)  # None if it could not be opened
     if status == 503 and site is not None and not isinstance(error, (Corrupt, OSError)):
         request.app.state.opening.replace(site)
-    return Json({"detail": str(error)}, status_code=status)
+    said = str(error)
+    if isinstance(error, NotFound) and site_teams().named:
+        said = said.partition("; there ")[0]  # what there is may be another team's
+    return Json({"detail": said}, status_code=status)
 
 
 async def _http(request: Request, error: Any) -> Response:

@@ -27,7 +27,7 @@ from muster.core.names import check_label
 from muster.core.settings import Settings
 from muster.core.text import one_line
 from muster.core.wire import plain
-from muster.ext.page.answering import Served
+from muster.ext.page.answering import Answering, Served
 from muster.ext.page.board import Board, Jobs
 from muster.ext.page.described import drift_report
 from muster.ext.page.listed import runs_waiting
@@ -44,12 +44,15 @@ Reason = Annotated[str, Query(max_length=400)]
 def deployments(jobs: Jobs, served: Served, who: Who) -> Json:
     """Return every deployment, with its revisions, their figures and its newest drift report."""
     reports = drift_reports(jobs, who)
-    return Json({"deployments": [{**each, "report": reports.get(each["name"])} for each in served.all()]})
+    found, shown = served.all(), {each.name for each in served.statuses() if who.may_deployment(each)}
+    mine = [{**each, "report": reports.get(each["name"])} for each in found if each["name"] in shown]
+    return Json({"deployments": mine})
 
 
 @api.get("/deployments/{name}", dependencies=[assets])
 def deployment(here: Here, jobs: Jobs, served: Served, who: Who, name: str) -> Json:
     """Return one deployment: its revisions with their figures, a request to try, and what the user may do."""
+    _seen(served, who, name)
     known = here.backend.deployments.names()
     if check_label("deployment", name) not in known:
         raise NotFound(f"no deployment {name!r}; there is {', '.join(sorted(known)) or 'none yet'}")
@@ -73,8 +76,9 @@ def deployment(here: Here, jobs: Jobs, served: Served, who: Who, name: str) -> J
 
 
 @api.get("/deployments/{name}/history", dependencies=[assets])
-def history(served: Served, name: str) -> Json:
+def history(served: Served, who: Who, name: str) -> Json:
     """Return what a deployment answered over time, as long as this api-server has looked."""
+    _seen(served, who, name)
     return Json({"intervals": served.past.of(check_label("deployment", name))})
 
 
@@ -121,16 +125,18 @@ def queue(here: Here, jobs: Jobs, who: Who) -> Json:
     queues = here.capacity.queues()
     jobs.look()
     dags = {line.job_id: line.dag_id for line in jobs.open()}
-    waiting = [_waiting(each, who, dags) for each in queues.waiting]
+    waiting = [_waiting(each, who, dags) for each in queues.waiting if who.may_queue(each.queue)]
     gpus = here.capacity.gpus()
     cards = {
-        name: [_cards(each) for each in getattr(gpus, name)] for name in ("by_class", "by_node", "by_team")
+        name: [_cards(each) for each in getattr(gpus, name) if name != "by_team" or who.may_queue(each.name)]
+        for name in ("by_class", "by_node", "by_team")
     }
+    shares = [each for each in gpus.shares if who.may_queue(each.team)]
     return Json(
         {
-            "queues": plain(queues.lines),
+            "queues": plain([each for each in queues.lines if who.may_queue(each.name)]),
             "waiting": waiting,
-            "gpus": {**cards, "shares": plain(gpus.shares), "unseen": gpus.unseen},
+            "gpus": {**cards, "shares": plain(shares), "unseen": gpus.unseen},
             "airflow": runs_waiting(jobs.dags(), permitted=who.may),
             "warning": jobs.warning(),
         }
@@ -165,14 +171,26 @@ def _dags(here: Site, status: DeploymentStatus) -> set[str]:
     return dags or {""}
 
 
+def _seen(served: Answering, who: UserRights, name: str) -> None:
+    """Refuse who may not see a deployment."""
+    who.need_deployment(name, next((each for each in served.statuses() if each.name == name), None))
+
+
 def _may(here: Site, who: UserRights, status: DeploymentStatus) -> bool:
-    return all(who.may(dag_id, method="PUT") for dag_id in _dags(here, status))
+    may = who.may_deployment(status, method="PUT")
+    return may and all(who.may(dag_id, method="PUT") for dag_id in _dags(here, status))
 
 
 def _to_be_changed(here: Site, who: UserRights, name: str, event: str, **what: str) -> Deployments:
     """Return the deployments, once the audit log has it; refuse who may not mark tasks of each Dag whose model serves."""
     deployments = here.backend.deployments
-    for dag_id in sorted(_dags(here, deployments.deployment(check_label("deployment", name)))):
+    try:
+        status = deployments.deployment(check_label("deployment", name))
+    except NotFound:
+        who.need_deployment(name, None, method="PUT")
+        raise
+    who.need_deployment(name, status, method="PUT")
+    for dag_id in sorted(_dags(here, status)):
         who.need(dag_id, DagAccessEntity.TASK_INSTANCE, method="PUT")
     who.note(event, deployment=name, **what)
     return deployments

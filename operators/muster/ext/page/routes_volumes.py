@@ -16,7 +16,7 @@ from itertools import islice
 from pathlib import Path as FilePath
 from typing import IO, Annotated, Any, AnyStr
 
-from fastapi import APIRouter, Depends, Path as PathParameter, Query
+from fastapi import APIRouter, Depends, Path as PathParameter, Query, Request
 from fastapi.responses import HTMLResponse, Response
 
 from muster.airflow.page.access import UserRights, Who, assets, same_site
@@ -25,7 +25,7 @@ from muster.airflow.site import mlflow_url
 from muster.airflow.upstream.internals import DagAccessEntity
 from muster.backends.releases.book import check_marks
 from muster.backends.tracking import run_link, shown_run
-from muster.core.address import pinned
+from muster.core.address import SCHEME, pinned
 from muster.core.deployment import DeploymentStatus
 from muster.core.errors import Conflict, Corrupt, NotFound, SpecError
 from muster.core.names import check_digest, check_volume
@@ -42,8 +42,18 @@ from muster.volumes.base import Record
 from muster.volumes.documents import HEADERS, parse, show
 from muster.volumes.parquet import MOST_COLUMNS, NAME, read_schema
 
-api = APIRouter(default_response_class=Json, dependencies=[assets])
-documents = APIRouter(prefix="/files", dependencies=[assets])
+
+def addressed(request: Request, who: Who) -> None:
+    """Refuse an address of a volume that the user may not see, whichever parameter of a route it is."""
+    asked, parts = request.query_params, request.path_params
+    given = [value for name in ("address", "where", "version") for value in asked.getlist(name)]
+    given += [parts[name] for name in ("name", "where") if name in parts]
+    for each in given:
+        who.need_volume(each.removeprefix(SCHEME).partition("@")[0])
+
+
+api = APIRouter(default_response_class=Json, dependencies=[assets, Depends(addressed)])
+documents = APIRouter(prefix="/files", dependencies=[assets, Depends(addressed)])
 
 _MARKS = ("pin", "unpin", "retire", "reinstate")
 """What a person may do to a version, by the call of the store."""
@@ -60,9 +70,10 @@ Before = Annotated[int | None, Query(ge=0, le=10**15)]
 
 
 @api.get("/volumes")
-def volumes(here: Here) -> Json:
-    """Return every volume with its newest version."""
-    return Json({"volumes": versions.volumes(here.backend.store)})
+def volumes(here: Here, who: Who) -> Json:
+    """Return every volume that the user may see, with its newest version."""
+    store = here.backend.store
+    return Json({"volumes": versions.volumes(store, filter(who.may_volume, store.volumes()))})
 
 
 @api.get("/volumes/{name:path}")
@@ -98,7 +109,9 @@ def version(here: Here, jobs: Jobs, served: Served, who: Who, address: Text) -> 
             "lineage": versions.lineage(store, exact, uses, permitted=who.may),
             "documents": documents_of(store, uses, exact, record, readable=readable),
             "used_by": used_by(uses, exact),
-            "served_by": [each.name for each in served.statuses() if _serves(each, exact)],
+            "served_by": [
+                each.name for each in served.statuses() if _serves(each, exact) and who.may_deployment(each)
+            ],
             **(_tracked(here, record.job_id) if who.may(record.origin.dag_id) else {}),
             "may": {"change": _may_change(who, record)},
         }
@@ -111,6 +124,7 @@ def mark(here: Here, who: Who, act: Act, address: Text, reason: Reason = "") -> 
     store = here.backend.store
     record = store.record(address)
     who.need(record.origin.dag_id, DagAccessEntity.TASK_INSTANCE, method="PUT")
+    who.need_volume(record.volume, method="PUT")
     exact, why = pinned(record.volume, record.number), one_line(reason) or f"by {who.name}"
     if act == "unpin" and why.startswith(_OF_DEPLOYMENT):
         name = why.removeprefix(_OF_DEPLOYMENT)
@@ -187,7 +201,7 @@ def _need(here: Site, who: UserRights, address: str) -> None:
 
 
 def _may_change(who: UserRights, record: Record) -> bool:
-    return who.may(record.origin.dag_id, method="PUT")
+    return who.may(record.origin.dag_id, method="PUT") and who.may_volume(record.volume, method="PUT")
 
 
 def _readable(who: UserRights) -> Permitted:

@@ -31,9 +31,9 @@ BASELINE = "_baseline"
 """What ends the name of the metric that another is compared with."""
 
 
-def volumes(store: Store) -> list[dict[str, Any]]:
-    """Return every volume with its newest version."""
-    return [_volume(store, name) for name in store.volumes()]
+def volumes(store: Store, names: Iterable[str]) -> list[dict[str, Any]]:
+    """Return these volumes, each with its newest version."""
+    return [_volume(store, name) for name in names]
 
 
 def _volume(store: Store, name: str) -> dict[str, Any]:

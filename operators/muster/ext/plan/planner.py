@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from muster.airflow.assets import DEPLOYMENT
 from muster.airflow.attempts.keeping import look
-from muster.airflow.attempts.run import TaskRun, team_of
+from muster.airflow.attempts.run import TaskRun
 from muster.airflow.attempts.verdicts import Failed
 from muster.airflow.attempts.watcher import called
 from muster.airflow.authoring.code import DagFolder
@@ -26,6 +26,7 @@ from muster.airflow.operators.mapping import Mapped
 from muster.airflow.operators.spec import arrives_as_list
 from muster.airflow.operators.validate import ValidateOperator
 from muster.airflow.site import interpreter_path
+from muster.airflow.teams import DagFacts, site_teams
 from muster.backends.forecast import Competition, Demand, Forecast, TaskCost, durations, forecast
 from muster.core.address import Address
 from muster.core.data import EVERY_PARTITION
@@ -86,7 +87,8 @@ class Planner:
         ends = [] if None in spans else [span for span in spans if span is not None]
         cpu, gpu = (sum(getattr(each, f"{what}_hours") or 0.0 for each in found) for what in ("cpu", "gpu"))
         jobs = tuple(self._specs.values())
-        told = (self._backend.store, self._dag.dag_id, team_of(self._dag), jobs, gpu, cpu)
+        team = site_teams().of_dag(DagFacts.of({"dag": self._dag}))
+        told = (self._backend.store, self._dag.dag_id, team, jobs, gpu, cpu)
         return RunPlan(
             dag_id=self._dag.dag_id,
             params=self._given,

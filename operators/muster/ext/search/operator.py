@@ -276,7 +276,9 @@ class SearchOperator(GangOperator):
     def _search(self, task: TaskRun) -> Search:
         store, names = task.backend.store, [self.earlier] if isinstance(self.earlier, str) else self.earlier
         earlier = [version.address for name in names for version in store.resolve(name)]
-        return Search(spec=self.search_spec(earlier), trial=self.job_spec(task), began=time.time())
+        return Search(
+            spec=self.search_spec(earlier), trial=task.admitted(self.job_spec(task)), began=time.time()
+        )
 
     def _begin(self, store: LocalStore, search_id: str, search: Search) -> None:
         rungs = ", ".join(f"{each:g}" for each in search.spec.rungs)

@@ -1,0 +1,337 @@
+"""Two teams and three users in one Airflow: what each may run, see and do; and what nobody of the wrong team gets."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests import searched
+from tests.airflow.conftest import Seen
+from tests.airflow.test_page import COOKIE, OURS, make_job
+from tests.unit.backends.releases.world import World
+
+from muster.airflow.embedded.home import EmbeddedHome
+from muster.backends.base import Backend
+from muster.core.errors import SpecError
+from muster.core.status import JobState, JobStatus
+from muster.volumes.folder import FolderStore
+
+TEAMS = """
+shared = ["common"]
+[teams.vision]
+queue = "vision"
+volumes = "sight"
+[teams.speech]
+queue = "speech"
+volumes = "lines"
+"""
+USERS = {"ana": ("USER", "vision"), "eve": ("VIEWER", "vision"), "ben": ("USER", "speech")}
+DAGS = {"seeing": "vision", "hearing": "speech"}
+Client = Any
+Value = Callable[[str], str]
+
+# What team speech has. `lines/model` is what tests.unit.backends.releases.world serves as `line`.
+JOB, LIVE, SEARCH = "birdsong-1", "birdsong-live-1", "birdsong-search-1"
+THEIRS: Mapping[str, str] = {
+    "address": "lines/model@1",
+    "where": "lines/model@1/birdsong.csv",
+    "version": "volume://lines/model@1",
+    "volume": "lines/model",
+    "job_id": JOB,
+    "live": LIVE,
+    "search_id": SEARCH,
+    "dag": "hearing",
+    "run": "manual__birdsong",
+    "name": "line",
+    "revision": "r3",
+}
+BY_NAME = {**THEIRS, "old_dag": "hearing", "new_dag": "hearing", "old": THEIRS["run"], "new": THEIRS["run"]}
+MARKS = ("birdsong", "lines/", "hearing", "speech", '"line"')
+"""What none of their answers may hold, but where the request itself said it."""
+
+
+@pytest.fixture(scope="module")
+def teams(tmp_path_factory: pytest.TempPathFactory, home: EmbeddedHome) -> Iterator[Path]:
+    file = tmp_path_factory.mktemp("site") / "teams.toml"
+    file.write_text(TEAMS)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AIRFLOW__MUSTER__TEAMS", str(file))
+        yield file
+
+
+@pytest.fixture(scope="module")
+def world() -> World:
+    made = World()
+    made.begin_canary(by="task")
+    return made
+
+
+@pytest.fixture(scope="module")
+def api_server(home: EmbeddedHome, teams: Path, world: World) -> Iterator[Any]:
+    from airflow.api_fastapi.app import create_app, purge_cached_app
+    from airflow.models.team import Team
+    from airflow.utils.session import create_session
+
+    users = ",".join(f"{name}:{role}:{team}" for name, (role, team) in USERS.items())
+    rows = [Team(name=team) for team in ("vision", "speech")]
+    with create_session() as session:
+        session.add_all(rows)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AIRFLOW__CORE__MULTI_TEAM", "True")
+        patch.setenv("AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS", f"{users},root:ADMIN")
+        patch.setenv(
+            "AIRFLOW__API_AUTH__JWT_SECRET",
+            "only for the tests, and long enough for SHA-512: 64 bytes at least",
+        )
+        patch.setattr("muster.ext.page.board.SLOW_SECONDS", 3600.0)
+        patch.setattr(Backend, "deployments", property(lambda _: world))
+        yield create_app("core")
+    purge_cached_app()
+    with create_session() as session:
+        for row in rows:
+            session.delete(session.merge(row))
+
+
+@pytest.fixture(scope="module")
+def let(api_server: Any) -> Callable[[str], Client]:
+    """Give a client with a user's session."""
+    from airflow.api_fastapi.app import get_auth_manager
+    from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
+    from fastapi.testclient import TestClient
+
+    def client(name: str) -> Client:
+        role, team = USERS.get(name, ("ADMIN", ""))
+        made = TestClient(api_server, base_url="http://testserver", follow_redirects=False, headers=OURS)
+        user = SimpleAuthManagerUser(username=name, role=role, teams=[team] * bool(team))
+        made.cookies.set(COOKIE, get_auth_manager().generate_jwt(user))
+        return made
+
+    return client
+
+
+@pytest.fixture(scope="module")
+def made(home: EmbeddedHome) -> Iterator[None]:
+    """What each team has: Dags that Airflow knows, jobs, versions, a search."""
+    from airflow.models.dag import DagModel, DagTag
+    from airflow.models.dagbundle import DagBundleModel
+    from airflow.utils.session import create_session
+
+    store = FolderStore(home.settings.store)
+    files = {"birdsong.csv": b"birdsong\n1\n", "index.html": b"birdsong"}
+    for job_id in (JOB, "birdsong-2", "birdsong-3"):  # what the deployment serves
+        make_job(store, job_id, files, dag_id="hearing", run_id=THEIRS["run"], volume="lines/model")
+    make_job(store, "sight-1", {"a.csv": b"a\n1\n"}, dag_id="seeing", volume="sight/model")
+    make_job(store, "common-1", {"a.csv": b"a\n1\n"}, dag_id="hearing", volume="common/rows")
+    for job_id in (JOB, "sight-1"):
+        store.ledger.append(job_id, f"{job_id} said this\n".encode())
+    spec = store.ledger.spec(JOB)
+    store.ledger.create(LIVE, spec)
+    searched.played(store, SEARCH, dag_id="hearing")
+    bundle = DagBundleModel(name="teams")
+    dags = [DagModel(dag_id=dag_id, bundle_name="teams", is_stale=False) for dag_id in DAGS]
+    tags = [DagTag(dag_id=dag_id, name=f"team:{team}") for dag_id, team in DAGS.items()]
+    for rows in ([bundle], dags, tags):
+        with create_session() as session:
+            session.add_all(rows)
+    yield
+    store.ledger.update(JobStatus(job_id=LIVE, state=JobState.CANCELLED, submitted=1.0, ended=2.0))
+    for rows in (tags, dags, [bundle]):
+        with create_session() as session:
+            for row in rows:
+                session.delete(session.merge(row))
+
+
+def probes(api_server: Any) -> Iterator[tuple[str, str]]:
+    """Yield method and address of requests for what is team speech's: of each route of the page, whatever its parameters."""
+    from starlette.routing import Mount
+
+    (mount,) = [each for each in api_server.routes if isinstance(each, Mount) and each.path == "/muster"]
+    for route in mount.app.routes:
+        if not hasattr(route, "dependant") or route.path in ("/", "/static/{name:path}"):
+            continue
+        flat = route.dependant
+        asked = [each for each in flat.query_params if each.field_info.annotation is not bool]
+        for one, other in pairs(values(flat.path_params), values(asked)):
+            path = re.sub(r"{(\w+)(:\w+)?}", lambda found, one=one: one(found[1]), route.path)
+            several = {each.name for each in asked if "list" in str(each.field_info.annotation)}
+            named = [f"{each.name}={value}" for each in asked if (value := other(each.name))]
+            named += [f"{name}=common/rows@1" for name in several]
+            for method in sorted(route.methods - {"HEAD"}):
+                yield method, f"/muster{path}"
+                yield method, f"/muster{path}" + f"?{'&'.join(named)}" * bool(named)
+
+
+def pairs(ones: list[Value], others: list[Value]) -> list[tuple[Value, Value]]:
+    """Each of the one with the first of the other: the first gives each name what suits it."""
+    return [*((one, others[0]) for one in ones), *((ones[0], other) for other in others)]
+
+
+def values(params: list[Any]) -> list[Value]:
+    """Return what gives a parameter its value, by its name: one of its pattern, what suits its name, or one of theirs."""
+    patterns = {each.name: pattern for each in params if (pattern := pattern_of(each))}
+
+    def choice(number: int, value: str | None) -> Value:
+        def give(name: str) -> str:
+            if name in patterns:
+                words = [word for word in re.split(r"\W+", patterns[name]) if word]
+                return words[number % len(words)]
+            return BY_NAME.get(name, "") if value is None else value
+
+        return give
+
+    return [choice(*each) for each in enumerate((None, *(THEIRS.values() if params else ())))]
+
+
+def pattern_of(param: Any) -> str:
+    found = (getattr(each, "pattern", None) for each in param.field_info.metadata)
+    return next((each for each in found if each), "")
+
+
+def passed(method: str, asked: str, answer: Any) -> str:
+    """Why a request of the wrong team counts as passed; empty where it does not."""
+    leaked = [mark for mark in MARKS if mark in answer.text and mark.strip('"') not in asked]
+    if answer.status_code < 400:
+        if method != "GET":
+            return "it was done"
+        leaked = [mark for mark in MARKS if mark in answer.text]
+    return f"it tells {leaked[0]}" if leaked else ""
+
+
+def state(store: FolderStore, world: World) -> object:
+    """All that a probe could change."""
+    (version,) = store.resolve("lines/model@1")
+    return version.pins, version.retired, store.ledger.status(LIVE), world.deployment("line")
+
+
+def test_no_probe_of_the_wrong_team_passes(
+    api_server: Any, let: Callable[[str], Client], made: None, home: EmbeddedHome, world: World
+) -> None:
+    store, wrong, asked = FolderStore(home.settings.store), [], 0
+    before = state(store, world)
+    for user in ("ana", "eve"):
+        client = let(user)
+        for method, path in dict.fromkeys(probes(api_server)):
+            asked += 1
+            if why := passed(method, path, answer := client.request(method, path)):
+                wrong.append(f"{user} {method} {path} {answer.status_code}: {why}")
+    assert (wrong, asked >= 1000) == ([], True), asked
+    assert state(store, world) == before
+
+
+def test_the_same_probes_pass_for_their_own_team(
+    api_server: Any, let: Callable[[str], Client], made: None
+) -> None:
+    """So the probes are real: each route that tells something of a team tells its own user."""
+    told = set()
+    client = let("ben")
+    for method, path in dict.fromkeys(probes(api_server)):
+        if method == "GET" and passed(method, path, client.get(path)):
+            told.add(re.sub(r"\?.*", "", path).split("/")[3])
+    assert told >= {
+        *(
+            "first",
+            "jobs",
+            "runs",
+            "run",
+            "volumes",
+            "version",
+            "lineage",
+            "compare",
+            "rows",
+            "version_files",
+        ),
+        *("deployments", "searches", "dags"),
+    } | {"lines"}
+
+
+def test_each_sees_and_changes_its_own(let: Callable[[str], Client], made: None) -> None:
+    ana, eve, ben, root = (let(name) for name in ("ana", "eve", "ben", "root"))
+    seen = {
+        user: {each["volume"] for each in client.get("/muster/api/volumes").json()["volumes"]}
+        & {"sight/model", "lines/model", "common/rows"}
+        for user, client in (("ana", ana), ("eve", eve), ("ben", ben), ("root", root))
+    }
+    assert seen["ana"] == seen["eve"] == {"sight/model", "common/rows"}
+    assert seen["ben"] == {"lines/model", "common/rows"}
+    assert seen["root"] == {"lines/model", "common/rows", "sight/model"}
+    pin = "/muster/api/version/pin?reason=tried&address="
+    answers = [
+        (c, v, c.post(pin + v).status_code)
+        for c, v in product((ana, eve, ben), ("sight/model@1", "common/rows@1"))
+    ]
+    assert [code for _, _, code in answers] == [200, 403, 403, 403, 403, 200]
+    assert ben.get("/muster/api/deployments/line").json()["may"] == {"change": True}
+    assert [len(c.get("/muster/api/deployments").json()["deployments"]) for c in (ana, eve, ben)] == [0, 0, 1]
+
+
+def test_a_dag_that_two_teams_claim_is_shown_to_administrators_alone(
+    let: Callable[[str], Client], made: None
+) -> None:
+    from airflow.models.dag import DagTag
+    from airflow.utils.session import create_session
+
+    second = DagTag(dag_id="seeing", name="team:speech")
+    with create_session() as session:
+        session.add(second)
+    try:
+        codes = [let(user).get("/muster/api/jobs/sight-1").status_code for user in ("ana", "ben", "root")]
+    finally:
+        with create_session() as session:
+            session.delete(session.merge(second))
+    assert codes == [403, 403, 200]
+
+
+BODY = """
+JobOperator(task_id="first", image="python", command=["touch", "{outputs.out}/a"], outputs={"out": "sight/tried"})
+JobOperator(task_id="second", image="python", command=["true"], outputs={"out": "%s"}%s)
+"""
+
+
+class TestRuns:
+    @pytest.fixture(autouse=True)
+    def of_a_folder(self, home: EmbeddedHome, dag_folder: Path) -> Iterator[None]:
+        """Have the test's folder be team vision's, by the project's own document."""
+        file, own = home.dags.parent / "teams.toml", f'[teams.vision]\nfolder = "{dag_folder.name}"'
+        file.write_text(TEAMS.replace("[teams.vision]", own))
+        yield
+        file.unlink()
+
+    @pytest.mark.parametrize(
+        ("more", "said"),
+        [
+            (("lines/tried", ""), "writes volume lines/tried, which is of team 'speech'"),
+            (("sight/b", ", queue='speech'"), "names the queue 'speech', which is of team 'speech'"),
+            (("sight/b", ", secrets={'A': 'environment:SPEECH'}"), "takes the secret 'environment:SPEECH'"),
+        ],
+    )
+    def test_a_run_that_names_what_is_another_teams_submits_nothing(
+        self,
+        run: Any,
+        write_dag: Any,
+        store: FolderStore,
+        seen: Seen,
+        monkeypatch: pytest.MonkeyPatch,
+        more: tuple[str, str],
+        said: str,
+    ) -> None:
+        write_dag(BODY % more)
+        before = {*store.ledger.jobs()}
+        monkeypatch.setenv("SPEECH", "a secret")
+        with pytest.raises(SpecError) as refused:
+            run()
+        assert said in str(refused.value)
+        assert seen.started == []
+        assert {*store.ledger.jobs()} == before
+
+    def test_a_run_of_the_team_has_its_queue_and_is_counted_for_it(
+        self, run: Any, write_dag: Any, store: FolderStore
+    ) -> None:
+        write_dag(BODY.splitlines()[1])
+        before = {*store.ledger.jobs()}
+        assert run().succeeded
+        (job_id,) = {*store.ledger.jobs()} - before
+        assert (store.ledger.spec(job_id).queue, store.ledger.tally(job_id).team) == ("vision", "vision")
