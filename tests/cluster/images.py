@@ -89,11 +89,29 @@ def images(layout: Layout) -> tuple[Image, ...]:
     )
 
 
-def write_archive(layout: Layout) -> Path:
-    """Write all images into one archive, as Docker saves them, and return it."""
+def earlier(folder: Path) -> Image:
+    """An earlier release, ``localhost/muster:earlier``, in the environment of this one. :param folder: what its wheel holds."""
+    files = [*_links()]
+    for path in sorted(folder.rglob("*")):
+        inside = tarfile.TarInfo(f"released/{path.relative_to(folder)}")
+        if path.is_dir():
+            inside.type, inside.mode = tarfile.DIRTYPE, 0o755
+            files.append((inside, b""))
+        else:
+            files.append(_regular(inside.name, path.read_bytes()))
+    return Image(
+        reference="localhost/muster:earlier",
+        layer=_tar(files),
+        path=f"{OURS}/bin:{_PATH}",
+        modules="/released",
+    )
+
+
+def write_archive(layout: Layout, made: Iterable[Image] | None = None) -> Path:
+    """Write images into one archive, as Docker saves them, and return it. :param made: all that can be had if not given."""
     files: dict[str, bytes] = {}
     manifest = []
-    for image in images(layout):
+    for image in images(layout) if made is None else made:
         config, layer = f"{_digest(image.config())}.json", f"{_digest(image.layer)}.tar"
         files |= {config: image.config(), layer: image.layer}
         manifest.append({"Config": config, "RepoTags": [image.reference], "Layers": [layer]})

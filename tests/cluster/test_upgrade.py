@@ -1,0 +1,134 @@
+"""The chart is upgraded from the release before, and goes back, while a gang runs and a canary has a quarter of the users.
+
+That release runs in this one's environment, as in tests/e2e/releases. Upgrades within a release are in test_chart.py.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from tests.cluster import chart, deploying, images, kubectl, serving, store
+from tests.cluster.chart import CHART, NAME, VALUES, Release
+from tests.cluster.deploying import Served, administrator
+from tests.cluster.inside import layout
+from tests.cluster.layout import NODES, Layout
+from tests.cluster.lines import QUIET, Line
+from tests.cluster.test_chart import a_gang
+from tests.e2e.releases.conftest import earlier, git
+
+from muster.backends.kubernetes.api.client import Client
+from muster.backends.releases.manual import promote
+from muster.backends.releases.plan import Plan
+
+__all__ = ["earlier"]
+
+pytestmark = [pytest.mark.cluster, pytest.mark.nightly]
+
+PLACE = f"--namespace={NAME}"
+QUARTER = Plan(steps=(25, 100), hold_seconds=(3600.0, 0.0), rules=QUIET)
+WAIT = ("--wait", "--timeout=480s")
+TITLE = "the chart, from the release before and back, under a gang and a canary"
+
+
+@pytest.fixture
+def installed(earlier: Path, tmp_path: Path) -> Iterator[Release]:
+    """The chart of the release before, with that release in its pods."""
+    of = layout()
+    serving.up(of)
+    images.write_archive(of, [images.earlier(earlier)])
+    for node in NODES:
+        images.import_all(of, node)
+    subprocess.run(
+        ["tar", "-x", "-C", tmp_path], input=git("archive", earlier.name, "helm").stdout, check=True
+    )
+    with chart.place(of, tmp_path, release=NAME, namespace=NAME):
+        metadata = {"name": NAME, "labels": {"pod-security.kubernetes.io/enforce": "restricted"}}
+        kubectl.apply(of, [{"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}])
+        release = Release(of, tmp_path)
+        helm(release, "install", tmp_path / "helm" / "muster", image="localhost/muster:earlier")
+        yield release
+
+
+def helm(release: Release, command: str, folder: Path, **changes: Any) -> None:
+    path = release.folder / f"{command}.yaml"
+    served = {"enabled": True, "gateway": serving.GATEWAY, "url": serving.GATEWAY_URL}
+    network = {"enabled": False}  # nothing enforces them here
+    path.write_text(yaml.safe_dump({**VALUES, "serving": served, "networkPolicy": network, **changes}))
+    done = release.helm(command, NAME, str(folder), f"--values={path}", *WAIT)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@contextmanager
+def a_canary(release: Release, folder: Path) -> Iterator[tuple[Line, str]]:
+    """Have a deployment whose second revision has a quarter of the users, and nobody who drives it further."""
+    site = replace(
+        deploying.SITE,
+        namespace=NAME,
+        claim=f"{NAME}-store",
+        store_url=release.url(),
+        folder=store.FOLDER,
+        service_account=f"{NAME}-job",
+    )
+    with release.store() as opened:
+        client = Client(administrator(release.layout), patience_seconds=20)
+        line = Line(Served(of=release.layout, site=site, store=opened, client=client), folder)
+        try:
+            line.settle()
+            driver = line.begin(line.spec(), QUARTER)
+            line.has(driver, 25)
+            yield line, driver.revision
+        finally:
+            line.deployments.retire(line.name)
+
+
+def running(of: Layout) -> dict[str, tuple[str, int]]:
+    """The pods of jobs and of model servers: who each is, and how often a container of it was started again."""
+    pods = kubectl.get(of, "pods", PLACE)["items"]
+    return {
+        pod["metadata"]["name"]: (
+            pod["metadata"]["uid"],
+            sum(each["restartCount"] for each in pod["status"].get("containerStatuses", ())),
+        )
+        for pod in pods
+        if not pod["metadata"]["labels"].get("app", "").startswith(f"{NAME}-")
+    }
+
+
+def test_upgraded_from_the_release_before_and_back_nothing_restarts_and_nothing_is_lost(
+    installed: Release, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    of, keys = installed.layout, installed.secret()
+    (tmp_path / "code").mkdir()
+    with (
+        a_canary(installed, tmp_path) as (line, canary),
+        installed.backend() as backend,
+        a_gang(backend, installed, tmp_path / "code"),
+        line.users() as users,
+    ):
+        before, shares = running(of), line.deployments.deployment(line.name).shares
+        assert sorted(shares.values()) == [25, 75]
+        assert len(before) == 4, before  # two ranks, two revisions
+
+        def unchanged(step: str) -> None:
+            status = line.deployments.deployment(line.name)
+            assert (status.shares, status.drift) == (shares, ""), step
+            assert running(of) == before, step
+            assert installed.secret() == keys, step
+            record_property(TITLE, f"{step}: {users.sent} predictions, {sum(users.failed.values())} lost")
+
+        helm(installed, "upgrade", CHART)
+        unchanged("upgraded")
+        done = installed.helm("rollback", NAME, "1", *WAIT)
+        assert done.returncode == 0, done.stdout + done.stderr
+        unchanged("back")
+        helm(installed, "upgrade", CHART)
+        unchanged("upgraded again")
+        promote(line.deployments, line.name, canary, by="test")
+    assert users.failed == {}
