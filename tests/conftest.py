@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import heapq
 import os
+import re
 import shutil
 import signal
 import tempfile
@@ -18,6 +19,7 @@ from muster.core.settings import Settings
 LONG_RUN_SECONDS = 60.0
 SLOWEST = 10
 
+_MARKS = re.compile(r"^pytestmark = (\[[^\]]*\]|.*)", re.MULTILINE)  # of all tests of a file
 _HOME = pytest.StashKey[EmbeddedHome]()
 
 
@@ -50,6 +52,16 @@ def _interrupt(*_: object) -> None:
     for worker in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split():
         os.kill(int(worker), signal.SIGINT)
     raise KeyboardInterrupt
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Pass over files of which no test is wanted, by their marks: each worker would import them first."""
+    terms = config.option.markexpr.split(" and ")
+    unwanted = {each.removeprefix("not ") for each in terms if each.startswith("not ")}
+    if collection_path.suffix != ".py" or not all(re.fullmatch(r"(not )?\w+", each) for each in terms):
+        return None
+    marks = _MARKS.search(collection_path.read_text(encoding="utf-8"))
+    return True if marks and unwanted.intersection(re.findall(r"mark\.(\w+)", marks[1])) else None
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

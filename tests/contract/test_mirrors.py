@@ -732,7 +732,10 @@ class TestFolder(MirrorContract):
         assert (folder / "data/model").read_bytes() == b"of a job"
 
 
+@pytest.mark.slow
 class TestService(MirrorContract):
+    """Each test starts a service; the three other places show the contract in `make check`."""
+
     @pytest.fixture
     def opened(self, tmp_path: Path) -> Iterator[Open]:
         (tmp_path / "served").mkdir()

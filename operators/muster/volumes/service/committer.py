@@ -42,7 +42,7 @@ _LOG = logging.getLogger(__name__)
 _LOCKS = 64
 _WITHOUT_SUCCESS = (JobState.FAILED, JobState.CANCELLED)
 _PASSING = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE, errno.ETIMEDOUT})
-_SHORTEST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.5, 30.0
+SHORTEST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.5, 30.0
 
 
 class Committer:
@@ -156,7 +156,7 @@ class Committer:
     def _pick_up(self) -> None:
         """Check every job, and retry those that could not be read."""
         unseen: list[str] | None = None
-        pause = _SHORTEST_PAUSE_SECONDS
+        pause = SHORTEST_PAUSE_SECONDS
         while True:
             try:
                 jobs = self._store.ledger.jobs() if unseen is None else unseen
@@ -180,7 +180,7 @@ class Committer:
 
     def bring_to_end(self, job_id: str) -> None:
         """Commit and record a job whose replicas have sealed; tried again, with longer pauses, until it is recorded."""
-        pause = _SHORTEST_PAUSE_SECONDS
+        pause = SHORTEST_PAUSE_SECONDS
         try:
             ended = self._outcome(job_id)
             before = ""
@@ -199,7 +199,7 @@ class Committer:
 
     def _outcome(self, job_id: str) -> JobResult | Verdict | None:
         """Commit, and retry where the disk fails; None where the service ends meanwhile."""
-        deadline, pause = time.monotonic() + PATIENCE_SECONDS, _SHORTEST_PAUSE_SECONDS
+        deadline, pause = time.monotonic() + PATIENCE_SECONDS, SHORTEST_PAUSE_SECONDS
         while True:
             try:
                 return self._result(job_id)

@@ -10,6 +10,7 @@ import sys
 import threading
 from configparser import ConfigParser
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,8 @@ from tests.ports import free_port
 from muster.core.errors import Conflict, MusterError, SpecError
 from muster.core.locks import locked
 from muster.core.settings import Settings
-from muster.ext.up import components, site
+from muster.ext.up import site
+from muster.ext.up.components import Component
 from muster.ext.up.home import UpHome, has_own
 from muster.ext.up.site import FoundDags
 
@@ -47,7 +49,7 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
     monkeypatch.setattr(site, "served", lambda *_: nullcontext())
     monkeypatch.setattr(site, "preload", lambda _home: None)
     monkeypatch.setattr(site, "COMPONENT", (sys.executable, "-S", "-c", "raise SystemExit('no such table')"))
-    monkeypatch.setattr(components, "LONGEST_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(site, "Component", partial(Component, longest_pause_seconds=0.01))
     monkeypatch.setattr(site, "LOOK_SECONDS", 0.02)
     return Settings(home=tmp_path / ".muster", cache=tmp_path / "cache")
 

@@ -22,7 +22,8 @@ from muster.volumes.service.committer import Committer
 
 
 @pytest.fixture
-def service(tmp_path):
+def service(tmp_path, monkeypatch):
+    monkeypatch.setattr(committer, "SHORTEST_PAUSE_SECONDS", 0.01)
     with Inside(tmp_path) as service:
         yield service
 
