@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from muster.core.data import Pinned
-from muster.core.errors import SpecError
+from muster.core.errors import NotFound, SpecError
 from muster.core.names import check_label, check_whole
 from muster.core.origin import Origin
 from muster.core.resources import Resources
@@ -434,6 +434,12 @@ class DeploymentStatus:
     def revision(self, address: str) -> Revision | None:
         """The newest revision of a version; None where it was never deployed."""
         return next((one for one in self.revisions if one.model.address == address), None)
+
+
+def no_revision(deployment: str, revision: str, there: Iterable[str]) -> NotFound:
+    """The error about a revision that does not exist, with those that there are."""
+    known = ", ".join(there) or "none"
+    return NotFound(f"deployment {deployment} has no revision {revision!r:.60}; there is {known}")
 
 
 ByBin = Mapping[str, Mapping[str, int]]

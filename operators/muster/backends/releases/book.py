@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from muster.backends.releases.tokens import Tokens
-from muster.core.deployment import DeploymentSpec, Release, Revision, RevisionState
+from muster.core.deployment import DeploymentSpec, Release, Revision, RevisionState, no_revision
 from muster.core.errors import Conflict, Corrupt, DeploymentError, NotFound, SpecError
 from muster.core.origin import Origin
 from muster.volumes.base import Version
@@ -146,7 +146,7 @@ def share(
         if book.entry(name) is None:
             over = book.ended(name)
             if over is None:
-                raise unknown(book, name)
+                raise no_revision(book.name, name, (one.name for one in book.live))
             raise DeploymentError(
                 f"deployment {book.name}: {name} is not ready for traffic ({over.state.value}: {over.reason})"
             )
@@ -170,7 +170,7 @@ def withdraw(book: B, name: str, *, state: RevisionState, reason: str, now: floa
     entry, release = book.entry(name), book.release
     if entry is None:
         if book.ended(name) is None:
-            raise unknown(book, name)
+            raise no_revision(book.name, name, (one.name for one in book.live))
         return book
     if percent := book.shares.get(name):
         raise Conflict(f"deployment {book.name}: {name} has {percent} % of the traffic: move that first")
@@ -200,12 +200,6 @@ def live_models(book: Book) -> set[str]:
 def past_models(book: Book) -> set[str]:
     """The addresses of the versions that it served or tried once, and does not need any more."""
     return {one.model.address for one in book.over} - live_models(book)
-
-
-def unknown(book: Book, name: str) -> NotFound:
-    """The error about a revision that does not exist."""
-    known = ", ".join(one.name for one in book.live) or "none"
-    return NotFound(f"deployment {book.name} has no revision {name!r:.60}; there is {known}")
 
 
 def stale(name: str) -> Conflict:

@@ -24,7 +24,6 @@ from muster.backends.releases.book import (
     pin_reason,
     share,
     stale,
-    unknown,
     unpin,
     withdraw,
 )
@@ -43,6 +42,7 @@ from muster.core.deployment import (
     RevisionState,
     SmokeRequest,
     check_streams,
+    no_revision,
 )
 from muster.core.errors import Behind, Conflict, Corrupt, DeploymentError, NotFound, SpecError
 from muster.core.names import check_label
@@ -179,7 +179,7 @@ class Deployments:
         book = self._load(name)
         entry = book.entry(revision)
         if entry is None:
-            raise unknown(book, revision)
+            raise no_revision(name, revision, (one.name for one in book.live))
         return self.platform.ask(book, entry, request)
 
     def counts(self, name: str) -> Mapping[str, Counts]:

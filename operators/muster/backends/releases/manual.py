@@ -16,7 +16,7 @@ from muster.backends.releases.decision import (
     shares_of_all,
     taking_back,
 )
-from muster.core.deployment import DeploymentStatus, Release, Revision, RevisionState
+from muster.core.deployment import DeploymentStatus, Release, Revision, RevisionState, no_revision
 from muster.core.errors import Conflict, DeploymentError, NotFound
 
 if TYPE_CHECKING:
@@ -100,8 +100,7 @@ def promote(deployments: Deployments, name: str, revision: str, *, by: str) -> N
     def write(status: DeploymentStatus) -> str | None:
         found = status.called(revision)
         if found is None or found.state.over:
-            there = ", ".join(one.name for one in status.revisions if not one.state.over) or "none"
-            raise NotFound(f"deployment {name} has no revision {revision!r:.60}; there is {there}")
+            raise no_revision(name, revision, (one.name for one in status.revisions if not one.state.over))
         _check_answers(status, found)
         release = status.release
         before = release.champion if release else None
@@ -206,8 +205,7 @@ def _check_gone(status: DeploymentStatus, revision: str) -> None:
     """
     found, release = status.called(revision), status.release
     if found is None:
-        there = ", ".join(one.name for one in status.revisions) or "none"
-        raise NotFound(f"deployment {status.name} has no revision {revision!r:.60}; there is {there}")
+        raise no_revision(status.name, revision, (one.name for one in status.revisions))
     if found.percent and release is not None:
         raise DeploymentError(
             f"revision {revision} of {status.name} has {found.percent} % of the traffic, and {release.revision} is on its "

@@ -35,7 +35,6 @@ _METHODS = {
     "list": "GET",
     "watch": "GET",
     "create": "POST",
-    "update": "PUT",
     "patch": "PATCH",
     "delete": "DELETE",
 }

@@ -19,8 +19,8 @@ from muster.core.deployment import (
     Release,
     Revision,
     RevisionState,
+    no_revision,
 )
-from muster.core.errors import NotFound
 
 _EVERYWHERE = "0.0.0.0"  # noqa: S104 it is compared with
 _UP = (RevisionState.READY, RevisionState.SERVING)
@@ -159,8 +159,7 @@ class DeploymentState:
         for one in self.revisions:
             if one.name == name:
                 return one
-        known = ", ".join(one.name for one in self.live) or "none"
-        raise NotFound(f"deployment {self.name} has no revision {name!r:.60}; there is {known}")
+        raise no_revision(self.name, name, (one.name for one in self.live))
 
     # what the keeper sees
 
