@@ -165,9 +165,9 @@ def test_one_that_cannot_be_loaded_is_told_and_the_rest_goes_on(outside: Path) -
 
 
 def test_its_tab_is_in_the_pages_navigation(outside: Path) -> None:
+    install(outside)  # before Airflow comes with the page, and asks which extensions there are
     from muster.ext.page.app import document, files
 
-    install(outside)
     assert '<a href="#/counts">Counts</a>' in document()
     assert 'href="static/counts/counts.js" data-room="counts" data-title="Counts"' in document()
     assert files()["counts/counts.js"].parent == outside / "counts" / "static"
