@@ -248,7 +248,7 @@ class DeployOperator(MusterOperator):
         task, folder = TaskRun.of(self, context), DagFolder.of(context["dag"])
         self._compared = read_comparison(folder, self.comparison)
         driver = self.begin_release(task, lambda: self._spec(task, folder))
-        status = self._await_release(task, driver)
+        status = self.await_release(task, driver)
         version, smoke = driver.order.spec.model.address, driver.order.spec.smoke
         percent = status.shares.get(driver.revision, 0)
         result = {"name": self.name, "version": version, "percent": percent, "smoke": smoke_digest(smoke)}
@@ -309,7 +309,7 @@ class DeployOperator(MusterOperator):
         self.log.warning("%s", text)  # Airflow itself says only that the task is skipped
         return AirflowSkipException(text)
 
-    def _await_release(self, task: TaskRun, driver: ReleaseDriver) -> DeploymentStatus:
+    def await_release(self, task: TaskRun, driver: ReleaseDriver) -> DeploymentStatus:
         """Drive the release to its end, a while longer than it may take: its environment may be built first."""
         from muster.backends.releases.manual import tidy
 
@@ -319,7 +319,7 @@ class DeployOperator(MusterOperator):
             while outcome is None:
                 outcome = driver.step()
                 if outcome is None:
-                    self._hand_over_release(task, driver, patience, waited=time.monotonic() - began)
+                    self.hand_over_release(task, driver, patience, waited=time.monotonic() - began)
                     self.wait.pause(LOOK_SECONDS)
         except Stopped:
             if task.abandoned():
@@ -377,7 +377,7 @@ class DeployOperator(MusterOperator):
             f"are held and {MARGIN}, or execution_timeout{each})"
         )
 
-    def _hand_over_release(
+    def hand_over_release(
         self, task: TaskRun, driver: ReleaseDriver, patience: InlinePatience, *, waited: float
     ) -> None:
         """Defer if this process has waited long enough, and give up where its time is over.
