@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
@@ -271,7 +271,9 @@ class MusterOperator(BaseOperator, metaclass=AuthorKeywords):
             self.wait.stop()
         self.wait.check()
         read = addresses_read(type(self), lambda each: getattr(self, each.attribute))
-        site_teams().admit_use(DagFacts.of(context), f"task {self.task_id}", reads=read)
+        site_teams().admit_use(
+            DagFacts.of(context), f"task {self.task_id}", reads=read, writes=self.changes()
+        )
         result = self.perform(context)
         self.wait.check()
         return result
@@ -385,6 +387,10 @@ class MusterOperator(BaseOperator, metaclass=AuthorKeywords):
     def wish(self) -> Wish | None:
         """Which earlier versions the task may keep; None: none."""
         return None
+
+    def changes(self) -> Sequence[str]:
+        """The volumes that the task itself changes, or sends away, without a job; ``*`` stands for all of them."""
+        return ()
 
     def written(self, spec: JobSpec) -> set[str]:
         """The volumes that the task writes with this job."""

@@ -68,6 +68,10 @@ class RetentionOperator(MusterOperator):
     )
     """Only list what would be deleted."""
 
+    def changes(self) -> Sequence[str]:
+        """Those of its keyword, or all."""
+        return [*self.volumes] or ["*"]
+
     def perform(self, context: Context) -> dict[str, Any]:  # noqa: ARG002 - it is about the whole store
         """Collect, list what went, and return the sums."""
         from muster.airflow.site import connect

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
@@ -50,6 +50,10 @@ class MirrorOperator(MusterOperator):
     """What gc deletes here stays in the mirror."""
     verify: bool | str = keyword(default=True, read=keep_types, check=if_known(check_flag), templated=True)
     """Read what was written again, and compare its digests."""
+
+    def changes(self) -> Sequence[str]:
+        """Those of its keyword, or all: the task sends them away."""
+        return [self.volumes] if isinstance(self.volumes, str) else [*self.volumes] or ["*"]
 
     def perform(self, context: Context) -> dict[str, Any]:  # noqa: ARG002 - it is about the whole store
         """Bring the mirror up, and return the sums."""

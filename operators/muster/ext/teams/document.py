@@ -22,6 +22,7 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import tomllib
 
@@ -33,6 +34,7 @@ from muster.core.job import JobSpec
 from muster.core.names import check_label, check_volume
 
 _QUEUE_LENGTH = 63
+_QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,18 +118,19 @@ class Document(Teams):
 
     def admit(self, dag: DagFacts, spec: JobSpec) -> JobSpec:
         """Return a job in its team's queue, if all that it names is the team's."""
-        team, queue = self.of_dag(dag), spec.queue
+        team, queue, pod = self.of_dag(dag), spec.queue, spec.pod_override
         inputs = (each.address for given in spec.inputs.values() for each in given.versions)
         self.admit_use(dag, spec.name, reads=inputs, writes=[each.volume for each in spec.outputs.values()])
-        for secret in (f"{each.source}:{each.name}" for each in spec.secrets.values()):
+        for secret in (*(f"{each.source}:{each.name}" for each in spec.secrets.values()), *_secrets(pod)):
             owners = [name for name, each in self.teams.items() if _matches(secret, each.secrets)]
             if team not in (owners or [""]):
                 raise self._foreign(team, f"{spec.name} takes the secret {secret!r:.120}", owners, "secrets")
         if team and queue is None:
             queue = self.teams[team].users.get(dag.user, self.teams[team].queue)
-        if queue is not None and self.of_queue(queue) != team:
-            whose = [self.of_queue(queue)]
-            raise self._foreign(team, f"{spec.name} names the queue {queue!r:.80}", whose, "queues")
+        hidden = " in pod_override" if _QUEUE_LABEL in str(pod) else ""
+        if hidden or (queue is not None and self.of_queue(queue) != team):
+            whose = [self.of_queue(queue or "")]
+            raise self._foreign(team, f"{spec.name} names the queue {queue!r:.80}{hidden}", whose, "queues")
         return replace(spec, queue=queue)
 
     def admit_use(
@@ -191,3 +194,15 @@ def _volumes(addresses: Iterable[str]) -> Iterator[str]:
             yield Address.parse(address).volume
         except SpecError:  # a deployment, or another place: what of it a job reads is an input of the job
             continue
+
+
+def _secrets(part: Any, within: str = "") -> Iterator[str]:
+    """Yield each Secret that a pod's override names, ``kubernetes:NAME/KEY``, whatever field it stands in."""
+    if isinstance(part, Mapping):
+        for key, value in part.items():
+            if isinstance(value, str) and (key == "secretName" or (key == "name" and "secret" in within)):
+                yield f"kubernetes:{value}/{part.get('key', '')}"
+            yield from _secrets(value, key.lower())
+    elif isinstance(part, (list, tuple)):
+        for each in part:
+            yield from _secrets(each, within)

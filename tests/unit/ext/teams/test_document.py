@@ -136,6 +136,41 @@ class TestJobs:
                 {"secrets": {"A": SecretRef(source="environment", name="vision_x")}},
                 "'environment:vision_x'",
             ),
+            (
+                "vision",
+                {
+                    "pod_override": {
+                        "spec": {
+                            "containers": [
+                                {
+                                    "env": [
+                                        {
+                                            "name": "A",
+                                            "valueFrom": {"secretKeyRef": {"name": "speech-db", "key": "k"}},
+                                        }
+                                    ]
+                                }
+                            ]
+                        }
+                    }
+                },
+                "'kubernetes:speech-db/k'",
+            ),
+            (
+                "vision",
+                {"pod_override": {"spec": {"volumes": [{"name": "a", "secret": {"secretName": "speech"}}]}}},
+                "'kubernetes:speech/'",
+            ),
+            (
+                "vision",
+                {"pod_override": {"spec": {"imagePullSecrets": [{"name": "speech"}]}}},
+                "'kubernetes:speech/'",
+            ),
+            (
+                "vision",
+                {"pod_override": {"metadata": {"labels": {"kueue.x-k8s.io/queue-name": "vision"}}}},
+                "in pod_override",
+            ),
             ("", {}, "a Dag of no team has what no team has"),
             ("", {"writes": "a/b", "reads": ["volume://sight/a@1"]}, "reads volume sight/a"),
             ("", {"writes": "a/b", "queue": "vision"}, "a Dag of no team has what no team has"),
