@@ -1,0 +1,103 @@
+"""Each part of the chart's Airflow, and the store's leader, killed ten times amid runs of a Dag with a gang: doubles and losses."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+import pytest
+from tests.cluster import chart_airflow, kubectl
+from tests.cluster.chart import NAME, Release
+from tests.cluster.chart_airflow import NAMESPACE, SITE, Airflow, kill, running, three, versions
+from tests.cluster.inside import layout
+from tests.cluster.layout import Layout
+from tests.cluster.runtime import SOURCE
+from tests.waiting import eventually
+
+pytestmark = [pytest.mark.cluster, pytest.mark.soak]
+
+SECONDS = 1800
+MADE = ("two/table", "two/model")
+ROUNDS = 10
+STORE = "store"
+PARTS = (
+    "airflow-scheduler",
+    "airflow-triggerer",
+    "airflow-api-server",
+    "airflow-dag-processor",
+    "airflow-database",
+    STORE,
+)
+TITLE = "Airflow of the chart's own, each part killed ten times amid runs"
+Show = Callable[[str, object], None]
+
+
+@pytest.fixture(scope="module")
+def release(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Release]:
+    with chart_airflow.empty(layout(), tmp_path_factory.mktemp("airflow")) as found:
+        found.install(*three(SOURCE / "tests" / "cluster" / "dags"), airflow=SITE)
+        yield found
+
+
+@pytest.fixture(scope="module")
+def airflow(release: Release) -> Iterator[Airflow]:
+    with Airflow(release.layout) as made:
+        yield made
+
+
+def test_ten_kills_of_each_part_double_nothing_and_lose_nothing(
+    release: Release, airflow: Airflow, record_property: Show
+) -> None:
+    """In each round one run, amid which all parts are killed, in another order and at other moments each time.
+
+    None waits for the one before it to be back, so there are moments without any of them.
+    """
+    of, chosen = release.layout, random.Random(45)
+    killed: Counter[str] = Counter()
+    states: Counter[str] = Counter()
+    tries: Counter[str] = Counter()
+    began = time.monotonic()
+    for number in range(ROUNDS):
+        run_id = airflow.trigger(rows=100 + number, seconds=30)
+        if number % 2:  # else the parts go while the run begins
+            eventually(lambda: running(of, 2), seconds=SECONDS)
+        for part in chosen.sample(PARTS, len(PARTS)):
+            kill(of, part, pod=leader(of) if part == STORE else "", ready=False)
+            killed[part] += 1
+        eventually(lambda: all(ready(of, part) for part in PARTS), seconds=SECONDS)
+        states[airflow.ended(run_id, seconds=SECONDS)] += 1
+        for name, task in airflow.tasks(run_id).items():
+            tries[name] += int(task["try_number"])
+    there = versions(release, *MADE)
+    seconds = time.monotonic() - began
+    record_property(TITLE, f"{dict(killed)} in {seconds:.0f} s, {dict(states)}")
+    record_property(TITLE, f"tries of Airflow's: {dict(tries)}; versions: {there}")
+    assert killed == dict.fromkeys(PARTS, ROUNDS)
+    assert states == {"success": ROUNDS}
+    assert there == dict.fromkeys(MADE, ROUNDS)
+
+
+def ready(of: Layout, part: str) -> bool:
+    """Whether as many pods of a part are ready as there should be, none of which is going."""
+    status = kubectl.get(of, "deployment", f"{NAME}-{part}", NAMESPACE)
+    pods = kubectl.get(of, "pods", NAMESPACE, f"--selector=app={NAME}-{part}")["items"]
+    ready = [
+        pod
+        for pod in pods
+        if "deletionTimestamp" not in pod["metadata"]
+        and any(
+            each["type"] == "Ready" and each["status"] == "True"
+            for each in pod["status"].get("conditions", ())
+        )
+    ]
+    return len(ready) == len(pods) == int(status["spec"]["replicas"])
+
+
+def leader(of: Layout) -> str:
+    """The pod of the store service that has the store's lock: the lock's file has its address."""
+    address = (of.claim / NAME / "store" / "service.lock").read_text().partition(":")[0]
+    pods = kubectl.get(of, "pods", NAMESPACE, f"--selector=app={NAME}-{STORE}")["items"]
+    (found,) = [pod["metadata"]["name"] for pod in pods if pod["status"].get("podIP") == address]
+    return str(found)
