@@ -133,7 +133,7 @@ class BodyTurns:
         def done(working: asyncio.Future[T]) -> None:
             self._free_bytes += length
             self._freed.set()
-            working.exception()  # nobody may be left to take it
+            working.exception()  # its caller may be gone
 
         working.add_done_callback(done)
         return await asyncio.shield(working)

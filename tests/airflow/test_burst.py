@@ -86,7 +86,7 @@ def _asked(url: str, query: str) -> int:
         return int(cursor.fetchone()[0])
 
 
-# The server ends whoever makes one table more than ten.
+# The server ends a client that makes more than ten tables.
 _ENDS_WHAT_MIGRATES = """
 CREATE FUNCTION ends() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN
   IF (SELECT count(*) FROM pg_tables WHERE schemaname = 'public') > 10 THEN

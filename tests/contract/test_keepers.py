@@ -376,7 +376,7 @@ class TestOneKeeper(OnThisMachine):
         self, deployments: Any, name: str, folder: DeploymentFolder
     ) -> None:
         (server,) = servers(name)
-        os.kill(server, signal.SIGSTOP)  # so that it answers nobody on its way out
+        os.kill(server, signal.SIGSTOP)  # so that it answers no request on its way out
         kill_keeper(folder)
         os.kill(server, signal.SIGKILL)
         assert self.infer(deployments, name, 3, seconds=GUARD_SECONDS) == (

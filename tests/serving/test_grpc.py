@@ -499,8 +499,8 @@ def test_no_call_goes_round_a_token_but_those_of_health(guarded: Answering, clie
 def test_many_long_messages_at_once_take_little_memory(
     guarded: Answering, client: Asker, python: Callable[[str], Path], how: str, needs: bool
 ) -> None:
-    """A message of gzip may unpack to a thousand times its length; those of nobody are not even read; of those who may ask, as much
-    is held as over HTTP: 40 messages are 600 MiB.
+    """A message of gzip may unpack to a thousand times its length. Those of a client without a token are not even read;
+    of those who may ask, as much is held as over HTTP: 40 messages are 600 MiB.
     """
     if not needs:
         test_clients.admit(guarded, needed=False)

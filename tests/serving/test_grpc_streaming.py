@@ -305,9 +305,9 @@ def test_a_model_that_does_not_stream_answers_once_and_is_kept(
 def test_a_stream_needs_a_token_and_each_request_of_it_counts_for_the_limit(server: Answering) -> None:
     few = limits(rate=NOWHERE, burst=2)
     test_clients.admit(server, token("shop", SHOP), token("bank", BANK), limits=few)
-    with streaming(server.grpc_port) as nobody:
-        nobody.ask(1)
-        refused = nobody.hear()
+    with streaming(server.grpc_port) as stranger:
+        stranger.ask(1)
+        refused = stranger.hear()
         assert refused == {
             "error": "this deployment needs a token: send the header Authorization: Bearer TOKEN",
             "status": "StatusCode.UNAUTHENTICATED",

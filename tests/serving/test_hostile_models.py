@@ -1,4 +1,4 @@
-"""A model's file that somebody else made runs no code of its own, whatever its format, unless the Dag trusts it."""
+"""A model file of another author runs no code of its own, whatever its format, unless the Dag trusts it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever a request held that was answered with 200, its rows are committed; what nobody can read stops nothing."""
+"""Whatever a request held that was answered with 200, its rows are committed; what cannot be read stops nothing."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """Run in the image ``serve``: ``FOLDER ROUNDS`` logs random requests of each protocol and form that a server answers with 200, collects them,
-and prints what became of them. ``FOLDER bad`` collects spool files that hold what nobody can read.
+and prints what became of them. ``FOLDER bad`` collects spool files that hold what cannot be read.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Every Python that muster starts leaves out the folder that it is started in: a file there may be anybody's."""
+"""Every Python that muster starts leaves out the folder that it is started in: a file there may be of any user."""
 
 from __future__ import annotations
 

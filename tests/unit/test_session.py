@@ -15,7 +15,7 @@ from tests import conftest
 from tests.waiting import GUARD_SECONDS, until
 
 RUN = "import sys; from pathlib import Path; from tests.session import run; sys.exit(run(sys.argv[2:], folder=Path(sys.argv[1])))"
-# A daemon, as a keeper is: of a session of its own, and nobody's child.
+# A daemon, as a keeper is: of a session of its own, and without a parent.
 PROGRAM = """
 import os, signal, sys, tempfile, time
 reader, writer = os.pipe()

@@ -80,7 +80,7 @@ class Place(Protocol):
         """Return what a person who helps from afar is to see of this place beside its store: a file's name, and what collects it."""
 
     def secrets(self) -> Iterable[str]:
-        """Return the values that nobody else may see and that this place itself uses, as far as they can be read."""
+        """Return the secret values that this place itself uses, as far as they can be read."""
 
     def close(self) -> None:
         """Give back what was opened; jobs and deployments go on."""

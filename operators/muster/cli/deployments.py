@@ -281,7 +281,7 @@ def _repair(deployments: Deployments, name: str, *, done: bool = False) -> None:
 def export() -> None:
     """Write all deployments as one document: their revisions, shares and clients.
 
-    `muster deployments import` makes them again. A client's token is in it as its digest, so it lets nobody in.
+    `muster deployments import` makes them again. A client's token is in it as its digest, which lets no client in.
     """
     from muster.backends.releases.book import SavedDeployments
     from muster.core.wire import dumps

@@ -140,7 +140,7 @@ def _head(kind: str) -> str:
 
 
 def _folders(root: Path) -> Iterator[Path]:
-    """Return the folders that muster can have made; a stray file is nobody's log."""
+    """Return the folders that muster can have made; a stray file is no log."""
     if root.is_dir():
         yield from (each for each in root.iterdir() if is_label(each.name) and each.is_dir())
 

@@ -335,7 +335,7 @@ def test_bodies_are_worked_on_in_turns() -> None:
         for left in (
             tasks["c"],
             tasks["a"],
-        ):  # one that waits holds nobody up; the thread of the other still works
+        ):  # one that waits holds no other up; the thread of the other still works
             left.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await left

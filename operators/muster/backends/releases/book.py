@@ -89,7 +89,7 @@ B = TypeVar("B", bound=Book)
 class SavedDeployment:
     """One deployment as it is written down to be made again, here or at another place.
 
-    :param tokens: those of its clients, as their digests; nobody can ask with these.
+    :param tokens: those of its clients, as their digests; a client cannot ask with these.
     """
 
     book: Book

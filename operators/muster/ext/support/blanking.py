@@ -42,7 +42,7 @@ _WORD = re.compile(r"[^\s\"'=:,{}\[\]]{6,}")
 
 
 def is_secret(name: str) -> bool:
-    """Whether a setting of that name has a value that nobody else may see."""
+    """Whether a setting of that name has a secret value."""
     return bool(_SECRET_NAME.search(name))
 
 

@@ -77,7 +77,7 @@ def support_bundle(
     parts = _parts(settings, place, after=after, run=run, job=job, deployment=deployment)
     try:
         _write(path, parts, masking).show(empty="nothing was collected")
-    except BaseException as error:  # Ctrl-C, too: half a bundle helps nobody
+    except BaseException as error:  # Ctrl-C, too: half a bundle is of no use
         path.unlink(missing_ok=True)
         if isinstance(error, OSError):
             raise SpecError(f"{path} cannot be written ({error.strerror}): name another file") from error

@@ -108,4 +108,4 @@ def test_a_server_that_does_not_count_breaks_the_rule() -> None:
     for unanswered in (Counts(requests=60, failed=60), Counts(requests=60, failed=20, refused=40)):
         assert (
             broken_by_inputs(0.2, unanswered, fewest=1) == ""
-        )  # nobody has counted them, whatever the server is
+        )  # no server has counted them, whatever the server is

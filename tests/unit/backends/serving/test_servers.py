@@ -295,7 +295,7 @@ def test_who_does_not_answer_is_quiet_and_hangs_in_the_end(
 def test_a_server_that_the_last_keeper_left_is_commanded_by_the_next(
     tmp_path: Path, post: tuple[socket.socket, socket.socket]
 ) -> None:
-    """It says what it holds; how it ends nobody can tell but its parent. One whose place is taken is let go."""
+    """It says what it holds; how it ends only its parent can tell. One whose place is taken is let go."""
     servers: Any = ModelServers(tmp_path, NOTHING, mailbox=post[0])
     left = [subprocess.Popen(["sleep", "600"]) for _ in range(2)]
     lines = [send_line(post[1], each, loaded=["r1"]) for each in left]

@@ -1,4 +1,4 @@
-"""Connections that would stay: heads that do not end or are too long, answers that nobody reads, and too many of all."""
+"""Connections that would stay: heads that do not end or are too long, answers that are not read, and too many of all."""
 
 import socket
 from contextlib import ExitStack, suppress
@@ -50,7 +50,7 @@ def test_half_heads_are_given_up_in_favour_of_others(service, connect):
 
 @pytest.mark.parametrize("sent", [HALF, b""])
 def test_a_head_has_limited_time(service, connect, monkeypatch, sent):
-    """One that is overdue is closed at the next connection of anybody: a probe's, at the latest."""
+    """One that is overdue is closed at the next connection: a probe's, at the latest."""
     monkeypatch.setattr(clients, "HEAD_SECONDS", 0.5)
     waiting = connect(sent)
     waiting.settimeout(0.01)

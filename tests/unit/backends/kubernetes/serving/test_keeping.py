@@ -250,7 +250,7 @@ def test_what_another_one_has_just_made_is_told_once(there: World, monkeypatch: 
 def test_what_was_ended_while_it_was_made_again_is_taken_away(
     there: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever withdraws a revision writes the route first: an older look calls its object lost."""
+    """To withdraw a revision the route is written first: an older look calls its object lost."""
     serve(there)
     serve(there, 2)
     kept, others = keeping(there), there.deployments()

@@ -268,7 +268,7 @@ class TestPods:
         assert found.message.endswith(" was deleted, or its queue put the job back")
 
     def test_a_pod_that_kueue_gave_up(self, running: Recording) -> None:
-        """It waited for a node that was lost: that is nobody's exit code, and no backend error."""
+        """It waited for a node that was lost: that is no exit code, and no backend error."""
         gone = set_condition(
             "TerminatedByKueue", reason="UnschedulableOnAssignedNode", message="due to node taint"
         )
