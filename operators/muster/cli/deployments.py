@@ -279,7 +279,7 @@ def _repair(deployments: Deployments, name: str, *, done: bool = False) -> None:
 
 @app.command("export", epilog=example("muster deployments export > deployments.json"))
 def export() -> None:
-    """Write all deployments as one document: their revisions, shares and clients.
+    """Write down all deployments: revisions, shares and clients.
 
     `muster deployments import` makes them again. A client's token is in it as its digest, which lets no client in.
     """

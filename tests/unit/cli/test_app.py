@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -51,7 +52,7 @@ def test_every_command_has_help_that_ends_with_an_example(path: tuple[str, ...],
 def test_every_example_can_be_typed(path: tuple[str, ...]) -> None:
     """Its words are parsed by the very command that it is an example of."""
     for line in examples(ALL[path]):
-        words = shlex.split(line.partition(" | ")[0])[1:]
+        words = shlex.split(re.split(" [|>] ", line)[0])[1:]
         assert tuple(words[: len(path)]) == path
         with ALL[path].make_context(" ".join(path), words[len(path) :]):
             pass
@@ -77,7 +78,7 @@ def test_the_issue_s_commands_are_there() -> None:
         ("search",): "ls show best cancel",
         ("jobs",): "ls show logs cancel exec forward gc get",
         ("volumes",): "ls log show diff code put get pin unpin retire reinstate mirror restore fsck gc",
-        ("deployments",): "ls show promote rollback repair keep install-service retire",
+        ("deployments",): "ls show promote rollback repair keep install-service retire export import",
         ("deployments", "token"): "make ls end",
         ("predictions",): "show commit",
         ("cache",): "ls why drop",
@@ -95,6 +96,7 @@ def test_every_command_that_reads_speaks_json() -> None:
         "exec",
         "forward",
         "end",
+        "import",
         "pin",
         "unpin",
         "get",
@@ -108,6 +110,7 @@ def test_every_command_that_reads_speaks_json() -> None:
         "notebook",
         "mlflow",
         "metrics",  # in Prometheus's format
+        "export",  # a document
         "lock",
         "copy",
         "install-service",
