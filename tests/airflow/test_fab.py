@@ -47,6 +47,7 @@ READS = (
     "api/upkeep",
     "api/searches",
     "api/dags",
+    "api/usage",
 )
 CHANGES = (
     "api/jobs/{job}/cancel",

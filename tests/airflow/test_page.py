@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 from tests import searched
 from tests.airflow.fresh import printed
+from tests.unit.ext.usage.test_table import line
 from tests.unit.volumes.service.process import Service
 
 from muster.airflow.embedded.home import EmbeddedHome
@@ -23,6 +25,7 @@ from muster.core.origin import Origin
 from muster.core.replica import Replica
 from muster.core.status import JobResult, JobState, JobStatus
 from muster.core.verdict import Cause, Verdict
+from muster.ext.usage import log
 from muster.volumes.base import Version
 from muster.volumes.folder import FolderStore
 from muster.volumes.service.client import ServiceStore
@@ -188,6 +191,10 @@ READS = (
     "/muster/api/compare?version=pages/report@1&version=pages/raw@1",
     "/muster/api/queue",
     "/muster/api/dags",
+    "/muster/api/usage",
+    "/muster/api/usage?by=model&days=7",
+    "/muster/api/usage/version?address=pages/report@1",
+    "/muster/api/usage/jobs/page-report-1",
     "/muster/api/images",
     UPKEEP,
     "/muster/api/run_diff?old_dag=flights&old=manual__1&new_dag=flights&new=manual__1",
@@ -334,6 +341,7 @@ class TestPermissions:
             "api/searches/page-secret-1/trials",
             "api/searches/page-secret-1/points",
             "api/searches/page-secret-1/curves",
+            "api/usage/jobs/page-hidden-1",
             "api/run?dag=secret&run=manual__1",
             "api/run_diff?old_dag=flights&old=manual__1&new_dag=secret&new=manual__1",
             "files/pages/hidden@1/index.html",
@@ -347,6 +355,34 @@ class TestPermissions:
         answer = viewer.get(f"/muster/{path}")
         assert answer.status_code == 403
         assert "of secret" in answer.json()["detail"]
+
+    def test_usage_of_other_dags_does_not_count(
+        self, viewer: Client, made: dict[str, Version], store: FolderStore, forbid: Callable[..., None]
+    ) -> None:
+        now = time.time()
+        for version, dag in (("raw", "flights"), ("hidden", "secret")):
+            made_by, read = made[version].address, [made["raw"].address] if version == "hidden" else []
+            used = line(job_id=f"page-{version}-1", dag=dag, made=[made_by], read=read, ended=now)
+            log.append(store.layout.root, used._replace(held=[(now - 3600.0, now, 1, 2)]))
+
+        def jobs(by: str) -> dict[str, int]:
+            rows = viewer.get(f"/muster/api/usage?days=400&by={by}").json()["rows"]
+            return {row[by]: row["jobs"] for row in rows}
+
+        def cost(version: str) -> int:
+            found: int = viewer.get(f"/muster/api/usage/version?address={version}").json()["jobs"]
+            return found
+
+        before, teams = jobs("dag"), jobs("team")
+        assert (before["secret"], cost("pages/hidden@1"), cost("pages/report@1")) == (1, 2, 2)
+        assert viewer.get("/muster/api/usage/version?address=pages/hidden@1").json()["cost"] == (
+            "4.00 GPU-hours, 1.00 wasted"
+        )
+        forbid(dag_id="secret")
+        assert jobs("dag") == {name: many for name, many in before.items() if name != "secret"}
+        assert sum(jobs("team").values()) == sum(teams.values()) - 1
+        assert (cost("pages/hidden@1"), cost("pages/report@1")) == (1, 2)
+        assert viewer.get("/muster/api/usage?by=run").status_code == 422
 
     def test_a_version_of_such_a_dag_tells_no_more_than_that_it_is_there(
         self, viewer: Client, made: dict[str, Version], forbid: Callable[..., None]
@@ -1370,7 +1406,7 @@ class Served:
     def names(self) -> list[str]:
         return []
 
-    def look_at(self, names: Collection[str] | None = None) -> list[DeploymentSample]:
+    def look_at(self, names: Collection[str] | None = None, *, counts: bool = True) -> list[DeploymentSample]:
         return []
 
 

@@ -15,6 +15,8 @@ from tests.browser import test_page as seen
 from tests.browser.person import keep
 from tests.browser.test_page import HOST, JOB_ID, Server
 
+from muster.ext.usage.table import UsageRow, document
+
 pytestmark = pytest.mark.slow
 
 PACKAGE = Path(__file__).parent / "axe_core"
@@ -262,6 +264,9 @@ def everything(server: Server, folder: Path) -> dict[str, str]:
     said[f"{api}/images"] = (200, {"here": True, "images": images})
     said[f"{api}/dags"] = (200, {"dags": ["flights"], "why_not": ""})
     said[f"{api}/plan"] = (200, seen.a_plan())
+    wasted = UsageRow(keys=("flights",), jobs=3, gpu=(41.2, 32.0, 9.2, 0.0), cpu=(8.0, 1.5, 2.5, 4.0))
+    said[f"{api}/usage"] = (200, {"rows": [document(("dag",), wasted)]})
+    said[f"{api}/usage/version"] = (200, {"cost": "41 GPU-hours, 9.20 wasted", "jobs": 3})
     return {
         "now": "auc is 0.5",
         "runs": "train",
@@ -275,13 +280,14 @@ def everything(server: Server, folder: Path) -> dict[str, str]:
         "queue": "behind another",
         "volumes": "flights/model",
         "volumes/flights/model": "@2",
-        "volumes/flights/model@7": "Lineage",
+        "volumes/flights/model@7": "9.20 wasted",
         "volumes/flights/model@7?tab=files": "card.html",
         "volumes/flights/model@7?tab=code": "import os",
         "compare?v=flights/model@1,flights/model@2": "2 versions compared",
         "files/flights/model@7/card.html": "card.html",
         "deployments": "serving",
         "deployments/flights": "An example request",
+        "usage": "9.20",
         "store": "80 GiB are free",
         "store?part=images": "older",
         "plan": "flights",

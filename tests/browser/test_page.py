@@ -24,6 +24,7 @@ from muster.ext.search import trials
 from muster.ext.search.routes import KnownSearches, TrialCurves, described
 from muster.ext.search.space import choice, integers
 from muster.ext.search.spec import Event, EventKind
+from muster.ext.usage.table import UsageRow, document as document_of_usage
 from muster.volumes.folder import FolderStore
 
 pytestmark = pytest.mark.slow
@@ -697,6 +698,7 @@ def a_plan() -> dict[str, Any]:
         "gpu_hours": 0.3333,
         "ends": {"p50": 660.0, "p90": 1500.0},
         "unseen": "",
+        "warnings": [],
     }
 
 
@@ -745,6 +747,40 @@ def test_an_api_server_that_plans_nothing_says_what_to_type(page: Page, server: 
     page.goto(f"{HOST}/muster/#/plan")
     expect(page.get_by_text(refused)).to_be_visible()
     expect(page.get_by_role("link", name="flights")).to_have_count(0)
+
+
+def test_usage_of_a_period_of_a_version_and_of_a_job(page: Page, server: Server) -> None:
+    def row(name: str, held: float, wasted: float) -> dict[str, Any]:
+        gpu = (held, held - wasted, wasted, 0.0)
+        return document_of_usage(("dag",), UsageRow(keys=(name,), jobs=3, gpu=gpu, cpu=(8.0, 1.5, 2.5, 4.0)))
+
+    server.answers["/muster/api/usage"] = (200, {"rows": [row("flights", 41.2, 9.0), row("<b>", 1.0, 0.5)]})
+    page.goto(f"{HOST}/muster/#/usage")
+    expect(page.get_by_role("row", name="flights")).to_contain_text("flights341329.008.001.502.50")
+    expect(page.get_by_role("row").nth(1)).to_contain_text("flights")
+    expect(page.get_by_text("Not measured")).to_contain_text("0.00 GPU-hours, 8.00 CPU-hours")
+    page.get_by_role("button", name="CPU-hours wasted").click()
+    server.answers["/muster/api/usage"] = (200, {"rows": []})
+    page.get_by_role("link", name="90 days").click()
+    expect(page.get_by_text("No job held anything in 90 days.")).to_be_visible()
+    page.get_by_role("link", name="by model").click()
+    expect(page.get_by_text("No job made a model that a deployment serves.")).to_be_visible()
+    assert server.queries[-1] == "/muster/api/usage?by=model&days=90"
+    server.answers["/muster/api/version"] = (200, the_version())
+    page.goto(f"{HOST}/muster/#/volumes/flights/model@7")
+    expect(page.get_by_role("heading", name="flights/model@7")).to_be_visible()
+    server.answers["/muster/api/usage/version"] = (200, {"cost": "41 GPU-hours, 9.00 wasted", "jobs": 5})
+    page.reload()
+    expect(page.locator("main")).to_contain_text("41 GPU-hours, 9.00 wasted by 5 jobs that made it")
+    job = failed(JOB_ID, metrics={}, params={}, inputs={}, outputs={}, roles=[], parts=[], image="train")
+    job |= {"may": {"log": False, "cancel": False}, "launcher": "plain"}
+    server.answers[f"/muster/api/jobs/{JOB_ID}"] = (200, job)
+    server.answers[f"/muster/api/usage/jobs/{JOB_ID}"] = (
+        200,
+        {"cost": "2.00 CPU-hours, 1.00 wasted", "jobs": 1},
+    )
+    page.goto(f"{HOST}/muster/#/jobs/{JOB_ID}")
+    expect(page.locator("main")).to_contain_text("2.00 CPU-hours, 1.00 wasted")
 
 
 def test_two_runs_are_ticked_and_compared(page: Page, server: Server) -> None:

@@ -14,6 +14,7 @@ a version's files        also GET on the XComs of that Dag, for their contents a
 keeping, hiding one      PUT on the task instances of that Dag
 changing a deployment    the same, of each Dag whose model it serves or keeps
 a plan of a run          POST on the Dag's runs, as for triggering one
+usage                    of each job as for that job; of a version also GET on assets
 =======================  ==============================================================
 
 For jobs and versions that no Dag made, the right for any Dag is needed.

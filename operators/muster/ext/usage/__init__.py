@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from muster.core.extensions import Extension
+from pathlib import Path
+
+from muster.core.extensions import Extension, Tab
 
 EXTENSION = Extension(
     commands="muster.ext.usage.commands:add",
+    routes=("muster.ext.usage.routes:api",),
+    static=Path(__file__).parent / "static",
+    tabs=(Tab(room="usage", title="Usage", script="usage.js"),),
     calls="muster.ext.usage.service:routes",
     tallied=("muster.ext.usage.log:tallied",),
     held=("muster.ext.usage.budgets:held",),

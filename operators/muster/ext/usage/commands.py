@@ -16,7 +16,6 @@ from muster.core.address import SCHEME, Address, Select
 from muster.core.errors import SpecError
 
 if TYPE_CHECKING:
-    from muster.ext.usage.table import UsageRow
     from muster.volumes.protocols import LocalStore
 
 
@@ -49,8 +48,8 @@ def usage(
     The most wasted are first. Held is what was asked for, times the time in which the gang had it; wasted is what is left of that without what was used.
     Jobs that go on count until now. The log goes back 400 days, also for jobs whose own folders are deleted.
     """
-    from muster.ext.usage.service import ask
-    from muster.ext.usage.table import UsageQuestion
+    from muster.ext.usage.service import ask, deployed
+    from muster.ext.usage.table import UsageQuestion, cost, document, hours, without
 
     columns = tuple(
         dict.fromkeys(name.strip() for name in (by or ("model" if version else "dag")).split(","))
@@ -67,37 +66,23 @@ def usage(
     if version is not None:
         models = {_exact(version, store): version.removeprefix(SCHEME)}
     elif "model" in columns:
-        models = _deployed()
+        models = deployed(open_deployments())
         if not models:
             note("no deployment serves a model: name a version, such as muster usage flights/model@7")
     found = ask(store, replace(question, models=models))
     if as_json:
-        emit({"by": columns, "since": begin, "rows": [_document(columns, row) for row in found.rows]})
+        emit({"by": columns, "since": begin, "rows": [document(columns, row) for row in found.rows]})
         return
     shown = Table([*columns, ">jobs", ">GPU-hours", ">used", ">wasted", ">CPU-hours", ">used", ">wasted"])
     for row in found.rows:
-        shown.add(*row.keys, row.jobs, *map(_hours, (*row.gpu[:3], *row.cpu[:3])))
+        shown.add(*row.keys, row.jobs, *map(hours, (*row.gpu[:3], *row.cpu[:3])))
     shown.show(empty="no job held anything in this time")
-    gpu = [sum(row.gpu[at] for row in found.rows) for at in range(4)]
-    cpu = [sum(row.cpu[at] for row in found.rows) for at in range(4)]
-    if version is not None:
-        what, (held, _, wasted, _) = ("GPU", gpu) if gpu[0] else ("CPU", cpu)
-        say(f"{safe(version.removeprefix(SCHEME))} cost {_hours(held)} {what}-hours, {_hours(wasted)} wasted")
-    if gpu[3] or cpu[3]:
-        said = f"{_hours(gpu[3])} GPU-hours, {_hours(cpu[3])} CPU-hours"
-        note(f"not measured, so neither used nor wasted: {said}")
-
-
-def _document(columns: tuple[str, ...], row: UsageRow) -> dict[str, object]:
-    from muster.ext.usage.table import HOURS
-
-    names = [f"{what}_hours_{name}" for what in ("gpu", "cpu") for name in HOURS]
-    hours = (round(each, 4) for each in (*row.gpu, *row.cpu))
-    return dict(zip((*columns, "jobs", *names), (*row.keys, row.jobs, *hours), strict=True))
-
-
-def _hours(hours: float) -> str:
-    return f"{hours:,.0f}" if hours >= 10 else f"{hours:.2f}"
+    for row in without(found.rows, len(columns)):
+        if version is not None:
+            say(f"{safe(version.removeprefix(SCHEME))} cost {cost(row)}")
+        if row.gpu[3] or row.cpu[3]:
+            said = f"{hours(row.gpu[3])} GPU-hours, {hours(row.cpu[3])} CPU-hours"
+            note(f"not measured, so neither used nor wasted: {said}")
 
 
 def _exact(version: str, store: LocalStore) -> str:
@@ -106,17 +91,6 @@ def _exact(version: str, store: LocalStore) -> str:
     if address.select is Select.NUMBER:
         return f"{SCHEME}{address.volume}@{address.value}"
     return store.resolve(version)[-1].address
-
-
-def _deployed() -> dict[str, str]:
-    """Return what each version that serves now is called, by its address: by all deployments that serve it."""
-    names = dict[str, list[str]]()
-    for sample in open_deployments().look_at(counts=False):
-        for address in {each.model.address for each in sample.status.revisions if each.percent}:
-            names.setdefault(address, []).append(sample.status.name)
-    return {
-        address: f"{', '.join(found)} ({address.removeprefix(SCHEME)})" for address, found in names.items()
-    }
 
 
 def budget(
@@ -137,6 +111,7 @@ def budget(
     from muster.core.tally import HourBudget
     from muster.ext.usage.budgets import BudgetQuestion
     from muster.ext.usage.service import ask_budgets
+    from muster.ext.usage.table import hours
 
     given = {}
     if whose is not None:
@@ -153,7 +128,7 @@ def budget(
             f"{most:g}" if most is not None else "-"
             for most in (each.budget.gpu_hours, each.budget.cpu_hours)
         )
-        shown.add(each.whose, gpu, _hours(each.gpu_hours), cpu, _hours(each.cpu_hours))
+        shown.add(each.whose, gpu, hours(each.gpu_hours), cpu, hours(each.cpu_hours))
     shown.show(empty="no Dag and no team has a budget")
 
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
+from muster.core.address import SCHEME
 from muster.core.wire import dumps, loads
 from muster.ext.usage import budgets, log, table
 from muster.ext.usage.budgets import BudgetQuestion, SpentBudgets
 from muster.ext.usage.table import UsageQuestion, UsageRow
 
 if TYPE_CHECKING:
+    from muster.backends.releases.deployments import Deployments
+    from muster.core.deployment import DeploymentStatus
     from muster.volumes.folder import FolderStore
     from muster.volumes.protocols import LocalStore
     from muster.volumes.service.calls import Bind, Call, Served
@@ -31,6 +34,20 @@ def ask(store: LocalStore, question: UsageQuestion) -> UsageTable:
     """Answer a question about the jobs of a store."""
     sent = _sent(store, _PATH, question)
     return _answer(cast("FolderStore", store), question) if sent is None else loads(UsageTable, sent)
+
+
+def deployed(
+    deployments: Deployments, permitted: Callable[[DeploymentStatus], bool] = lambda _: True
+) -> dict[str, str]:
+    """Return what each version that serves now is called, by its address: by all deployments that serve it."""
+    names = dict[str, list[str]]()
+    for sample in deployments.look_at(counts=False):
+        if permitted(sample.status):
+            for address in {each.model.address for each in sample.status.revisions if each.percent}:
+                names.setdefault(address, []).append(sample.status.name)
+    return {
+        address: f"{', '.join(found)} ({address.removeprefix(SCHEME)})" for address, found in names.items()
+    }
 
 
 def ask_budgets(store: LocalStore, question: BudgetQuestion, *, keep: bool = False) -> SpentBudgets:

@@ -14,7 +14,7 @@ from muster.ext.usage.log import UsageLine
 HOURS = ("held", "used", "wasted", "unmeasured")
 """Held is asked times time, and is used, wasted or not measured. A job that used more CPU than it asked for has wasted none."""
 _HOUR_SECONDS = 3600.0
-_NONE = "-"
+NONE = "-"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,14 +53,14 @@ class UsageQuestion:
 
 def _volumes(line: UsageLine) -> tuple[str, ...]:
     names = (address.removeprefix(SCHEME).rpartition("@")[0] for address in line.made)
-    return tuple(dict.fromkeys(names)) or (_NONE,)
+    return tuple(dict.fromkeys(names)) or (NONE,)
 
 
 COLUMNS: Mapping[str, Callable[[UsageLine], Collection[str]]] = {
-    "dag": lambda line: (line.dag or _NONE,),
-    "task": lambda line: (line.task or _NONE,),
-    "team": lambda line: (line.team or _NONE,),
-    "user": lambda line: (line.user or _NONE,),
+    "dag": lambda line: (line.dag or NONE,),
+    "task": lambda line: (line.task or NONE,),
+    "team": lambda line: (line.team or NONE,),
+    "user": lambda line: (line.user or NONE,),
     "class": lambda line: (line.gpu_class or "cpu",),
     "state": lambda line: (line.state,),
     "volume": _volumes,
@@ -89,6 +89,37 @@ def usage(lines: Sequence[UsageLine], question: UsageQuestion, *, now: float) ->
         for keys in product(*values):
             before = sums.get(keys)
             sums[keys] = numbers if before is None else tuple(map(add, before, numbers))
+    return _rows(sums)
+
+
+def without(rows: Iterable[UsageRow], columns: int) -> list[UsageRow]:
+    """Return the rows without their first columns, as one where they differ in these alone."""
+    sums: dict[tuple[str, ...], tuple[float, ...]] = {}
+    for row in rows:
+        keys, numbers = row.keys[columns:], (row.jobs, *row.gpu, *row.cpu)
+        sums[keys] = tuple(map(add, sums.get(keys, (0.0,) * len(numbers)), numbers))
+    return _rows(sums)
+
+
+def document(columns: Sequence[str], row: UsageRow) -> dict[str, str | float]:
+    """Return a row as JSON values, by the names of its columns and hours."""
+    names = [f"{what}_hours_{name}" for what in ("gpu", "cpu") for name in HOURS]
+    numbers = (round(each, 4) for each in (*row.gpu, *row.cpu))
+    return dict(zip((*columns, "jobs", *names), (*row.keys, row.jobs, *numbers), strict=True))
+
+
+def cost(row: UsageRow) -> str:
+    """Say what was held and wasted: of cards, or of cores where there are none."""
+    what, (held, _, wasted, _) = ("GPU", row.gpu) if row.gpu[0] else ("CPU", row.cpu)
+    return f"{hours(held)} {what}-hours, {hours(wasted)} wasted"
+
+
+def hours(number: float) -> str:
+    """Write hours with as many digits as say something."""
+    return f"{number:,.0f}" if number >= 10 else f"{number:.2f}"
+
+
+def _rows(sums: Mapping[tuple[str, ...], tuple[float, ...]]) -> list[UsageRow]:
     rows = [UsageRow(keys=keys, jobs=int(of[0]), gpu=of[1:5], cpu=of[5:]) for keys, of in sums.items()]
     return sorted(rows, key=lambda row: (-row.gpu[2], -row.cpu[2], row.keys))
 

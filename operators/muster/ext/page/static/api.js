@@ -9,7 +9,7 @@ export class Refused extends Error {
 export class NoAnswer extends Refused {}
 
 const PATIENCE = 10; // seconds; what a server computes first has more
-const LONG = { upkeep: 60, images: 60, compare: 120, rows: 120, version_files: 60, run_diff: 60 };
+const LONG = { upkeep: 60, images: 60, compare: 120, rows: 120, version_files: 60, run_diff: 60, usage: 60 };
 
 // Every question ends: with an answer, because the page shows something else, or when it has waited for long enough.
 async function ask(url, { signal, seconds = PATIENCE, ...options }) {

@@ -3,6 +3,7 @@
 import { get, post } from "./api.js";
 import { Curves } from "./curves.js";
 import { crumbs, facts, h, quiet, spaced, state, twice, under, value } from "./dom.js";
+import { shown } from "./extensions.js";
 import { count, number, span } from "./format.js";
 import { cause, ENDED, reason, told, took, waited } from "./job_cells.js";
 import { outward, several, toRun, toSearch, toTask, toVolume } from "./links.js";
@@ -14,7 +15,7 @@ import { reading, redraw, watch } from "./watch.js";
 export async function job(screen, id) {
   const { put, signal } = screen;
   const where = `jobs/${encodeURIComponent(id)}`;
-  const [head, about] = [h("div", {}), h("div", {})];
+  const [head, about, more] = [h("div", {}), h("div", {}), h("div", {})];
   const cancel = twice("Cancel job", "End this job and its ranks? Its task fails, and nothing is committed.", async () => { await post(`${where}/cancel`); },
     { yes: "end it", doing: "ending: its ranks get time to save …", id: "cancel" });
   const curves = new Curves(where);
@@ -25,7 +26,8 @@ export async function job(screen, id) {
     if (!reading(about)) redraw(about, () => details(found));
     if (!begun) {
       log = found.may.log ? new Log(where, found.ranks ?? 1) : null;
-      put(head, curves.element, about, h("h2", {}, "Log"), log ? log.element : quiet("Airflow does not let you read the logs of this Dag."));
+      put(head, curves.element, about, more, h("h2", {}, "Log"), log ? log.element : quiet("Airflow does not let you read the logs of this Dag."));
+      shown("ofJob", id, signal).then((parts) => more.replaceChildren(...parts), () => null); // the job is shown nevertheless
     }
     begun = true;
     if (found.may.log) await Promise.all([log.more(signal), curves.more(signal)]);

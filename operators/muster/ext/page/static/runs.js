@@ -2,7 +2,7 @@
 
 import { get } from "./api.js";
 import { crumbs, facts, h, quiet, spaced, state, under, value } from "./dom.js";
-import { ofRun } from "./extensions.js";
+import { shown } from "./extensions.js";
 import { cell, span } from "./format.js";
 import { jobTable } from "./job_cells.js";
 import { diffPlace } from "./run_diff.js";
@@ -80,7 +80,7 @@ export async function run(screen, dag, id) {
     if (now !== last || live) draw();
     last = now;
     if (live || added === null) {
-      added = await ofRun(dag, id, screen.signal);
+      added = await shown("ofRun", dag, id, screen.signal);
       if (added.length) draw();
     }
     if (before === undefined) {

@@ -2,6 +2,7 @@
 
 import { get, post } from "./api.js";
 import { crumbs, facts, h, note, quiet, spaced, state, tabs, twice, under } from "./dom.js";
+import { shown as added } from "./extensions.js";
 import { bytes, count } from "./format.js";
 import { metrics, params } from "./job.js";
 import {
@@ -19,6 +20,7 @@ export async function version({ put, signal }, address, asked) {
   const again = () => version({ put, signal }, address, asked);
   const parts = { files: () => files(found, name, asked, signal), code: () => code(name, asked, signal) };
   const shown = parts[asked.tab] ? await parts[asked.tab]() : overview(found, name);
+  const more = h("div", {}); // of extensions, which may take longer
   const choices = [["", "overview"], ["files", "files", found.total_files], found.record?.code && ["code", "code"]];
   put(
     crumbs(h("a", { href: "#/volumes" }, "Volumes"), " / ", toVolume(found.volume)),
@@ -27,8 +29,10 @@ export async function version({ put, signal }, address, asked) {
     found.retired && note(`Retired, so no selector finds it: ${found.retired}`),
     tabs("Parts of the version", choices, asked.tab ?? "", (tab) => versionPlace(name, { tab })),
     shown,
+    more,
     found.may?.change && !asked.tab && !found.deleted && under("Keep or hide it", h("div", { class: "bar" }, changes(found, again))),
   );
+  if (!asked.tab) more.replaceChildren(...await added("ofVersion", found.address, signal));
 }
 
 function overview(found, name) {
