@@ -14,7 +14,7 @@ from tests.cluster.chart_airflow import NAMESPACE, SITE, Airflow, kill, running,
 from tests.cluster.inside import layout
 from tests.cluster.layout import Layout
 from tests.cluster.runtime import SOURCE
-from tests.waiting import eventually
+from tests.waiting import eventually, until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.soak]
 
@@ -77,6 +77,33 @@ def test_ten_kills_of_each_part_double_nothing_and_lose_nothing(
     assert killed == dict.fromkeys(PARTS, ROUNDS)
     assert states == {"success": ROUNDS}
     assert there == dict.fromkeys(MADE, ROUNDS)
+
+
+def test_a_run_goes_on_though_the_database_is_away_for_a_minute(
+    release: Release, airflow: Airflow, record_property: Show
+) -> None:
+    of, before = release.layout, versions(release, *MADE)
+    run_id = airflow.trigger(rows=200, seconds=30)
+    eventually(lambda: running(of, 2), seconds=SECONDS)
+    scale(release, "airflow-database", 0)
+    gone = time.monotonic()
+    eventually(lambda: time.monotonic() > gone + 60)
+    scale(release, "airflow-database", 1)
+    away = time.monotonic() - gone
+    assert airflow.ended(run_id, seconds=SECONDS) == "success", airflow.tasks(run_id)
+    record_property(TITLE, f"a run went on though the database was away for {away:.0f} s")
+    assert versions(release, *MADE) == {name: number + 1 for name, number in before.items()}
+
+
+def scale(release: Release, part: str, replicas: int) -> None:
+    """Have so many pods of a part, and return when there are."""
+    name = f"{NAME}-{part}"
+    kubectl.run(release.layout, "scale", f"deployment/{name}", NAMESPACE, f"--replicas={replicas}")
+    words = ("get", "pods", NAMESPACE, f"--selector=app={name}", "--output=name")
+    assert until(
+        lambda: ready(release.layout, part) if replicas else kubectl.run(release.layout, *words) == "",
+        seconds=SECONDS,
+    )
 
 
 def ready(of: Layout, part: str) -> bool:
