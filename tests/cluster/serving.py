@@ -48,6 +48,7 @@ _TESTS = (
     "test_releases.py",
     "test_installing.py",
     "test_backup.py",
+    "test_keys.py",
     "test_upgrade.py",
     "test_seldon.py",
     "test_streams.py",

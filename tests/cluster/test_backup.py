@@ -56,7 +56,6 @@ DEPLOY = """
 
     line()
 """
-TITLE = "backup, a deleted namespace, restore: seconds of each command"
 
 
 @contextmanager
@@ -80,50 +79,61 @@ def room(of: Layout) -> Iterator[None]:
         kubectl.run(of, "delete", "--ignore-not-found", "persistentvolume", NAMESPACE, DATABASE)
 
 
-def test_a_namespace_that_was_deleted_comes_back(
-    empty: Layout, tmp_path: Path, record_property: Callable[[str, object], None]
-) -> None:
-    (tmp_path / "helm").symlink_to(ROOT / "helm")
-    files, typed = parts()
-    for name, text in files.items():
-        (tmp_path / name).write_text(text)
-    with Author(tmp_path) as author, Terminal(author) as terminal:
+@contextmanager
+def installed(
+    of: Layout, folder: Path, told: Callable[[str], None]
+) -> Iterator[tuple[Author, Callable[[str], str]]]:
+    """Have the chart with Airflow, as the page on installing says, and a person's terminal: what types a command."""
+    (folder / "helm").symlink_to(ROOT / "helm")
+    with Author(folder) as author, Terminal(author) as terminal:
 
         def type_it(command: str) -> str:
             said, seconds = terminal.type(command)
-            record_property(TITLE, f"{seconds:6.1f}  {command}")
+            told(f"{seconds:6.1f}  {command}")
             return said
 
-        with room(empty):
+        with room(of):
             type_it(f"kubectl create namespace {NAMESPACE}")
             type_it(INSTALL)
             for command in token_commands():
                 type_it(command)
-            airflow = asked(empty)
-            write_line(tmp_path / "line", slope=3)
-            author.write("line", DEPLOY)
             type_it("export MUSTER_CLUSTER=$PWD/cluster.toml")
-            type_it("muster volumes put line flights/model")
-            type_it("muster run line")
+            yield author, type_it
+
+
+def test_a_namespace_that_was_deleted_comes_back(
+    empty: Layout, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    typed = parts(tmp_path, PAGE, note="test_backup")
+
+    def told(line: str) -> None:
+        record_property("backup, a deleted namespace, restore: seconds of each command", line)
+
+    with installed(empty, tmp_path, told) as (author, type_it):
+        write_line(tmp_path / "line", slope=3)
+        author.write("line", DEPLOY)
+        type_it("muster volumes put line flights/model")
+        type_it("muster run line")
+        with asked(empty) as airflow:
             ended = airflow.trigger(rows=20)
             assert airflow.ended(ended) == "success", airflow.tasks(ended)
             goes_on = airflow.trigger(rows=30, seconds=20)
             before = Seen(empty, tmp_path, airflow, ended)
-            do(typed[0], type_it)
-            type_it("kill %% && wait")
-            type_it(f"kubectl delete namespace {NAMESPACE}")
+        do(typed[0], type_it)
+        type_it("kill %% && wait")
+        type_it(f"kubectl delete namespace {NAMESPACE}")
         with room(empty):
             for step in typed[1:]:
                 do(step, type_it)
-            airflow = asked(empty)
-            after = Seen(empty, tmp_path, airflow, ended)
-            assert after.versions.items() >= before.versions.items()
-            assert after.ended_jobs >= before.ended_jobs
-            assert after.tasks == before.tasks
-            assert after.log == before.log
-            assert after.answer == before.answer
-            assert airflow.ended(goes_on) == "success", airflow.tasks(goes_on)
-            made = Seen(empty, tmp_path, airflow, ended).versions
+            with asked(empty) as airflow:
+                after = Seen(empty, tmp_path, airflow, ended)
+                assert after.versions.items() >= before.versions.items()
+                assert after.ended_jobs >= before.ended_jobs
+                assert after.tasks == before.tasks
+                assert after.log == before.log
+                assert after.answer == before.answer
+                assert airflow.ended(goes_on) == "success", airflow.tasks(goes_on)
+                made = Seen(empty, tmp_path, airflow, ended).versions
             assert sorted(name for name in made if "two/model" in name) == [
                 "volume://two/model@1",
                 "volume://two/model@2",
@@ -158,8 +168,8 @@ def answer() -> tuple[str, float] | None:
         return None
 
 
-def parts() -> tuple[dict[str, str], list[Typed]]:
-    """The files of a site that goes on from the page on installing, and what this page types on a cluster."""
+def parts(folder: Path, page: Path, *, note: str) -> list[Typed]:
+    """Write the files of a site that goes on from the page on installing; return what `page` types on a cluster."""
     files: dict[str, str] = {}
     for step in steps(INSTALLING):
         if isinstance(step, File):
@@ -167,12 +177,14 @@ def parts() -> tuple[dict[str, str], list[Typed]]:
     values = yaml.safe_load(files["values.yaml"])
     files["values.yaml"] = yaml.safe_dump({**values, "airflow": AIRFLOW})
     typed = []
-    for each in steps(PAGE):
+    for each in steps(page):
         if isinstance(each, File):
             files[each.path] = each.text
-        elif "test_backup" in each.note:
+        elif note in each.note:
             typed.append(each)
-    return files, typed
+    for name, text in files.items():
+        (folder / name).write_text(text)
+    return typed
 
 
 def token_commands() -> list[str]:
@@ -190,7 +202,5 @@ def do(step: Typed, type_it: Callable[[str], str]) -> None:
 
 
 def asked(of: Layout) -> Airflow:
-    """Airflow of the release."""
-    made = Airflow(of, release=RELEASE, namespace=NAMESPACE, secret=f"{RELEASE}-airflow")
-    made.log_in()
-    return made
+    """Airflow of the release, not entered yet."""
+    return Airflow(of, release=RELEASE, namespace=NAMESPACE, secret=f"{RELEASE}-airflow")
