@@ -697,8 +697,8 @@ def a_plan() -> dict[str, Any]:
         "cpu_hours": 2.6667,
         "gpu_hours": 0.3333,
         "ends": {"p50": 660.0, "p90": 1500.0},
+        "warnings": ["dag flights has used 201 of 200 GPU-hours of this month"],
         "unseen": "",
-        "warnings": [],
     }
 
 
@@ -723,6 +723,7 @@ def test_a_plan_is_read_before_the_trigger(page: Page, server: Server) -> None:
         "flights would serve what gate passes, in place of flights/model@3"
     )
     expect(page.locator("main")).to_contain_text("GPU-hours0.333")
+    expect(page.get_by_text("dag flights has used 201 of 200 GPU-hours of this month")).to_be_visible()
     page.get_by_label("epochs").fill("9")
     with page.expect_request(lambda request: "params=" in request.url and "/api/plan" in request.url) as sent:
         page.get_by_role("button", name="plan it with these").click()
