@@ -673,6 +673,12 @@ class DeploymentsContract(Lines):
         book = replace(saved.book, live=(replace(entry, spec=replace(entry.spec, model=other)),))
         with pytest.raises(NotFound, match="nothing/here"):
             deployments.make_again(replace(saved, book=book))
+        gone = "b3:" + "9" * 64
+        book = replace(saved.book, live=(replace(entry, spec=replace(entry.spec, image_digest=gone)),))
+        with pytest.raises(NotFound, match=f"no code snapshot {gone}"):
+            deployments.make_again(replace(saved, book=book))
+        with pytest.raises(SpecError, match="in sum 100"):
+            deployments.make_again(replace(saved, book=replace(saved.book, shares={"r1": 90})))
         assert name not in deployments.names()
 
     def test_retire_takes_it_away(self, deployments: Any, spec: Any, store: Any, name: str) -> None:

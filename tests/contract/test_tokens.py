@@ -31,7 +31,7 @@ from muster.backends.releases.tokens import (
 )
 from muster.backends.request_log import Predictions
 from muster.core.deployment import RequestLimits, RequestLog
-from muster.core.errors import NotFound, SpecError
+from muster.core.errors import BackendError, NotFound, SpecError
 from muster.core.prediction import PredictionId
 from muster.core.settings import Settings
 from muster.volumes.folder import FolderStore
@@ -68,6 +68,23 @@ class TokensContract(Lines):
         deployments.make_again(saved)
         (found,) = deployments.tokens(name).tokens
         assert (found.client, found.digest) == ("shop", digest_of(token))
+
+    def test_those_of_one_whose_servers_cannot_be_made_are_not_lost(
+        self, deployments: Any, spec: Any, name: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Another import leaves the deployment as it is; a repair brings its servers up."""
+        self.serve(deployments, spec(2))
+        deployments.make_token(name, "shop")
+        saved = deployments.saved(name)
+        deployments.retire(name)
+
+        def full(book: Any, entry: Any) -> None:
+            raise BackendError("the quota is used up")
+
+        monkeypatch.setattr(deployments.platform, "bring_up", full)
+        with pytest.raises(BackendError, match="quota"):
+            deployments.make_again(saved)
+        assert [each.client for each in deployments.tokens(name).tokens] == ["shop"]
 
     def test_there_is_a_most_of_clients_and_a_digest_is_one(
         self, deployments: Any, spec: Any, name: str

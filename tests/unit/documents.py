@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import muster
+from muster.backends.releases.book import Book
 from muster.core.data import Input, OutputTarget, Pinned
 from muster.core.tally import HourBudget
 from muster.core.wire import SCHEMA_VERSION, written
@@ -50,6 +51,7 @@ VALID: Mapping[str, Mapping[str, Any]] = {
         "gateway_metrics": "http://gateway:9100/metrics",
         "gateway_seconds": 1.5,
     },
+    "SavedDeployment": {"book": Book(name="text", made=7, moved=1.5)},
     "Comparison": {"metric": "auc", "labels": ((1.0,),), "agreement": 0.5},
     "DeploymentSpec": {"image_digest": DIGEST, "host": "0.0.0.0"},
     "Dimension": {  # it has choices or bounds

@@ -397,14 +397,43 @@ def test_what_is_no_export_is_refused_and_makes_nothing(
     assert not (home / "deployments").exists()
 
 
-def test_one_deployment_that_cannot_be_made_again_keeps_no_other_from_it(muster: Run, home: Path) -> None:
-    (home / "store").mkdir(parents=True)
+def saved_lost() -> str:
+    """An export of two deployments, of which `lost` serves a version that no store has."""
     model = Pinned(address="volume://flights/model@1", digest="b3:" + "1" * 64)
     spec = DeploymentSpec(name="lost", model=model, image="serve", image_digest="b3:" + "2" * 64)
     live = (BookEntry(name="r1", spec=spec, since=1.0),)
     books = Book(name="lost", made=1, live=live, shares={"r1": 100}), Book(name="empty", made=4)
-    saved = SavedDeployments(deployments=tuple(SavedDeployment(book=each) for each in books))
-    (home.parent / "saved.json").write_text(dumps(saved))
+    return dumps(SavedDeployments(deployments=tuple(SavedDeployment(book=each) for each in books)))
+
+
+@pytest.mark.parametrize(
+    ("was", "is_now", "told"),
+    [
+        (
+            '"live":[{"name":"r1"',
+            '"live":[{"name":"../../../up"',
+            "revision '../../../up': expected one of r1 to r1",
+        ),
+        ('"live":[{"name":"r1"', '"live":[{"name":"r2"', "revision 'r2': expected one of r1 to r1"),
+        ('"spec":{"name":"lost"', '"spec":{"name":"other"', "revision r1 is of deployment 'other'"),
+        ('"book":{"name":"empty"', '"book":{"name":"lost"', "deployment lost is there twice"),
+    ],
+)
+def test_an_export_that_contradicts_itself_is_refused_and_makes_nothing(
+    muster: Run, home: Path, was: str, is_now: str, told: str
+) -> None:
+    text = saved_lost()
+    assert text.count(was) == 1
+    (home.parent / "saved.json").write_text(text.replace(was, is_now))
+    refused = muster("deployments", "import", "saved.json")
+    assert (refused.code, refused.error) == (1, None)
+    assert told in " ".join(refused.err.split())
+    assert not (home / "deployments").exists()
+
+
+def test_one_deployment_that_cannot_be_made_again_keeps_no_other_from_it(muster: Run, home: Path) -> None:
+    (home / "store").mkdir(parents=True)
+    (home.parent / "saved.json").write_text(saved_lost())
     done = muster("deployments", "import", "saved.json")
     assert done.code == 1
     assert re.findall(r"^muster: lost: (.*)", done.err, re.MULTILINE)

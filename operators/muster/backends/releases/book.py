@@ -90,17 +90,37 @@ class SavedDeployment:
     """One deployment as it is written down to be made again, here or at another place.
 
     :param tokens: those of its clients, as their digests; a client cannot ask with these.
+    :raises SpecError: a revision has a name that muster does not give, or is there twice, or is another deployment's.
     """
 
     book: Book
     tokens: Tokens = field(default_factory=Tokens)
 
+    def __post_init__(self) -> None:
+        book, names = self.book, [one.name for one in self.book.live]
+        release = (book.release.revision, book.release.champion) if book.release else ()
+        for name in (*names, *(one.name for one in book.over), *filter(None, release)):
+            if name != f"r{number(name)}" or not 0 < number(name) <= book.made:  # it becomes a file's name
+                raise SpecError(f"{book.name:.80}: revision {name!r:.80}: expected one of r1 to r{book.made}")
+        for at, one in enumerate(book.live):
+            if one.name in names[:at]:
+                raise SpecError(f"{book.name:.80}: revision {one.name} is there twice")
+            if one.spec.name != book.name:
+                raise SpecError(
+                    f"{book.name:.80}: revision {one.name} is of deployment {one.spec.name!r:.80}"
+                )
+
 
 @dataclass(frozen=True, kw_only=True)
 class SavedDeployments:
-    """All deployments of a place: the document of ``muster deployments export``."""
+    """All deployments of a place: the document of ``muster deployments export``. :raises SpecError: one is there twice."""
 
     deployments: tuple[SavedDeployment, ...] = ()
+
+    def __post_init__(self) -> None:
+        names = [each.book.name for each in self.deployments]
+        if twice := {name for name in names if names.count(name) > 1}:
+            raise SpecError(f"deployment {min(twice):.80} is there twice")
 
 
 def begin(

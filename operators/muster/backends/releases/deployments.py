@@ -257,12 +257,21 @@ class Deployments:
         """Make a deployment that does not exist as it was saved; :meth:`repair` brings up what it lacks.
 
         :raises Conflict: there is one of that name. :raises NotFound: the store lacks a version, or an image's lock.
-        :raises SpecError: a revision can never run here.
+        :raises SpecError: a revision can never run here. :raises DeploymentError: traffic cannot be shared so here.
         """
         name, live = saved.book.name, saved.book.live
         if self._find(name) is not None:
             raise Conflict(f"deployment {name} is there, and is left as it is")
+        share(
+            saved.book,
+            saved.book.shares,
+            release=None,
+            only_whole=self.limits.only_whole,
+            now=saved.book.moved,
+        )
         models = [self._check(entry.spec) for entry in live]
+        for digest in {each for entry in live for each in entry.spec.image_digests}:
+            self._store().code(digest)
         blank = self.platform.blank(name)
         same = {each.name: getattr(saved.book, each.name) for each in fields(Book) if each.name != "token"}
         book = replace(blank, **{**same, "made": max(blank.made, saved.book.made)})
@@ -270,13 +279,13 @@ class Deployments:
             self.platform.admit(book, entry)
             self._store().pin(model.address, reason=pin_reason(name))
         written = self.platform.save(book)
-        for entry in live:
-            self.platform.bring_up(written, entry)
-        if saved.tokens.tokens:
+        if saved.tokens.tokens:  # before what may fail: another try would leave the deployment as it is
             writes = saved.tokens.writes + 1
             self.platform.change_tokens(
                 name, lambda now: replace(now, tokens=saved.tokens.tokens, writes=max(now.writes, writes))
             )
+        for entry in live:
+            self.platform.bring_up(written, entry)
 
     def pause(self, name: str, why: str) -> None:
         """Have what others edit left as it is, for a reason; an empty one ends that. :raises NotFound: no such deployment."""
