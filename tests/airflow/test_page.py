@@ -370,14 +370,13 @@ class TestPermissions:
             return {row[by]: row["jobs"] for row in rows}
 
         def cost(version: str) -> int:
-            found: int = viewer.get(f"/muster/api/usage/version?address={version}").json()["jobs"]
-            return found
+            (row,) = viewer.get(f"/muster/api/usage/version?address={version}").json()["rows"]
+            return int(row["jobs"])
 
         before, teams = jobs("dag"), jobs("team")
         assert (before["secret"], cost("pages/hidden@1"), cost("pages/report@1")) == (1, 2, 2)
-        assert viewer.get("/muster/api/usage/version?address=pages/hidden@1").json()["cost"] == (
-            "4.00 GPU-hours, 1.00 wasted"
-        )
+        (row,) = viewer.get("/muster/api/usage/version?address=pages/hidden@1").json()["rows"]
+        assert (row["gpu_hours_held"], row["gpu_hours_wasted"]) == (4.0, 1.0)
         forbid(dag_id="secret")
         assert jobs("dag") == {name: many for name, many in before.items() if name != "secret"}
         assert sum(jobs("team").values()) == sum(teams.values()) - 1

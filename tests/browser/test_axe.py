@@ -266,7 +266,7 @@ def everything(server: Server, folder: Path) -> dict[str, str]:
     said[f"{api}/plan"] = (200, seen.a_plan())
     wasted = UsageRow(keys=("flights",), jobs=3, gpu=(41.2, 32.0, 9.2, 0.0), cpu=(8.0, 1.5, 2.5, 4.0))
     said[f"{api}/usage"] = (200, {"rows": [document(("dag",), wasted)]})
-    said[f"{api}/usage/version"] = (200, {"cost": "41 GPU-hours, 9.20 wasted", "jobs": 3})
+    said[f"{api}/usage/version"] = (200, {"rows": [document(("model",), wasted)]})
     return {
         "now": "auc is 0.5",
         "runs": "train",

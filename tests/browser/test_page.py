@@ -770,18 +770,15 @@ def test_usage_of_a_period_of_a_version_and_of_a_job(page: Page, server: Server)
     server.answers["/muster/api/version"] = (200, the_version())
     page.goto(f"{HOST}/muster/#/volumes/flights/model@7")
     expect(page.get_by_role("heading", name="flights/model@7")).to_be_visible()
-    server.answers["/muster/api/usage/version"] = (200, {"cost": "41 GPU-hours, 9.00 wasted", "jobs": 5})
+    server.answers["/muster/api/usage/version"] = (200, {"rows": [row("flights", 41.2, 9.0)]})
     page.reload()
-    expect(page.locator("main")).to_contain_text("41 GPU-hours, 9.00 wasted by 5 jobs that made it")
+    expect(page.locator("main")).to_contain_text("41 GPU-hours, 9.00 wasted by 3 jobs that made it")
     job = failed(JOB_ID, metrics={}, params={}, inputs={}, outputs={}, roles=[], parts=[], image="train")
     job |= {"may": {"log": False, "cancel": False}, "launcher": "plain"}
     server.answers[f"/muster/api/jobs/{JOB_ID}"] = (200, job)
-    server.answers[f"/muster/api/usage/jobs/{JOB_ID}"] = (
-        200,
-        {"cost": "2.00 CPU-hours, 1.00 wasted", "jobs": 1},
-    )
+    server.answers[f"/muster/api/usage/jobs/{JOB_ID}"] = (200, {"rows": [row("flights", 0.0, 0.0)]})
     page.goto(f"{HOST}/muster/#/jobs/{JOB_ID}")
-    expect(page.locator("main")).to_contain_text("2.00 CPU-hours, 1.00 wasted")
+    expect(page.locator("main")).to_contain_text("8.00 CPU-hours, 2.50 wasted, 4.00 not measured")
 
 
 def test_two_runs_are_ticked_and_compared(page: Page, server: Server) -> None:

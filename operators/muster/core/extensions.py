@@ -38,6 +38,16 @@ class Tab:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Gauge:
+    """A metric. :param look: ``module:function``, called with the store; yields the labels' values with a number, which add up."""
+
+    name: str
+    means: str
+    labels: tuple[str, ...]
+    look: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Extension:
     """What one extension adds, all of it as names: a module is imported when what it adds is first used.
 
@@ -65,6 +75,7 @@ class Extension:
     :param planned: ``module:function`` for each, called with a store, a Dag's id and team, the jobs of a plan, and its GPU- and
         CPU-hours: yields what a plan warns of.
     :param collected: ``module:function`` for each, called with the store's folder when gc has deleted what is old.
+    :param gauges: what ``muster metrics`` tells of it.
     :param teams: ``module:function``, called with the file that ``[muster] teams`` names: it returns the site's teams, as
         ``muster.airflow.teams.Teams`` describes them.
     :param repair: ``module:class`` of what ``muster volumes fsck --repair-from`` mends a store with.
@@ -87,6 +98,7 @@ class Extension:
     held: tuple[str, ...] = ()
     planned: tuple[str, ...] = ()
     collected: tuple[str, ...] = ()
+    gauges: tuple[Gauge, ...] = ()
     teams: str | None = None
     repair: str | None = None
 

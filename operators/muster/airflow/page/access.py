@@ -4,7 +4,7 @@ Every call needs the right to see plugins. Beyond that a job or version belongs 
 user who may not read a Dag sees neither its jobs nor their logs nor their versions:
 
 =======================  ==============================================================
-a job, its verdict       GET on the Dag's task instances
+a job, verdict, usage    GET on the Dag's task instances
 a job's log              GET on the Dag's task logs
 ending a job             PUT on the Dag's task instances, as for marking one failed
 a search, ending it      as a job, by the Dag that searches; its curves need the Dag's task logs, too
@@ -14,7 +14,6 @@ a version's files        also GET on the XComs of that Dag, for their contents a
 keeping, hiding one      PUT on the task instances of that Dag
 changing a deployment    the same, of each Dag whose model it serves or keeps
 a plan of a run          POST on the Dag's runs, as for triggering one
-usage                    of each job as for that job; of a version also GET on assets
 =======================  ==============================================================
 
 For jobs and versions that no Dag made, the right for any Dag is needed.

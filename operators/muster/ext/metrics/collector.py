@@ -40,6 +40,7 @@ EVERY_SECONDS: Mapping[MetricsPart, float] = {
     MetricsPart.QUEUES: 10.0,
     MetricsPart.GPUS: 30.0,
     MetricsPart.DEPLOYMENTS: 10.0,
+    MetricsPart.EXTENSIONS: 60.0,
 }
 
 log = logging.getLogger(__name__)

@@ -14,12 +14,13 @@ from muster.backends.choose import open_place
 from muster.backends.place import Place
 from muster.core.address import Address
 from muster.core.errors import MusterError
+from muster.core.extensions import load
 from muster.core.job import JobSpec
 from muster.core.settings import Settings
 from muster.core.status import JobState, JobStatus
 from muster.core.verdict import Cause
 from muster.ext.metrics.collector import MusterCollector
-from muster.ext.metrics.table import MOST_LABELS, Durations, MetricsPart, Sample, bounded
+from muster.ext.metrics.table import GAUGES, MOST_LABELS, Durations, MetricsPart, Sample, bounded
 from muster.volumes.base import UpkeepKind, UpkeepNote
 from muster.volumes.protocols import Ledger
 
@@ -116,6 +117,20 @@ def of_gpus(found: Gpus) -> Iterator[Sample]:
         for state, count in zip(("quota", "used", "borrowed"), sums, strict=True):
             labels = {"team": team, "class": gpu_class, "state": state}
             yield Sample(metric="muster_team_gpus", value=count, labels=labels)
+
+
+def of_extensions(store: Store) -> Iterator[Sample]:
+    """Ask for what extensions measure; of a label with too many values the further ones add up as ``other``."""
+    for gauge in GAUGES:
+        known = [dict[str, None]() for _ in gauge.labels]
+        sums = Counter[tuple[str, ...]]()
+        for values, number in load(gauge.look)(store):
+            kept = tuple(map(bounded, values, known))
+            for value, before in zip(kept, known, strict=True):
+                before[value] = None
+            sums[kept] += number
+        for kept, number in sums.items():
+            yield Sample(metric=gauge.name, value=number, labels=dict(zip(gauge.labels, kept, strict=True)))
 
 
 def _free(nodes: Sequence[Cards], gpu_class: str) -> int:
@@ -279,6 +294,7 @@ def collector_of(settings: Settings) -> MusterCollector:
         MetricsPart.QUEUES: lambda place: lines.look(place.capacity),
         MetricsPart.GPUS: lambda place: of_gpus(place.capacity.gpus()),
         MetricsPart.DEPLOYMENTS: lambda place: drifts.look(place.deployments),
+        MetricsPart.EXTENSIONS: lambda place: of_extensions(place.store),
     }
     opened: dict[MetricsPart, Place] = {}  # one for each part, which is asked one question at a time
 

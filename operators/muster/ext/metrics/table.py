@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from types import MappingProxyType
 
+from muster.core.extensions import extensions
+
 
 class MetricsPart(str, Enum):
     """What is asked at once, and fails at once."""
@@ -21,6 +23,7 @@ class MetricsPart(str, Enum):
     QUEUES = "queues"
     GPUS = "gpus"
     DEPLOYMENTS = "deployments"
+    EXTENSIONS = "extensions"
 
 
 class MetricKind(str, Enum):
@@ -46,6 +49,7 @@ class Metric:
     kind: MetricKind = MetricKind.GAUGE
 
 
+GAUGES = tuple(gauge for each in extensions().values() for gauge in each.gauges)
 _OF_REVISION = ("deployment", "revision")
 
 METRICS: tuple[Metric, ...] = (
@@ -212,6 +216,10 @@ METRICS: tuple[Metric, ...] = (
         part=MetricsPart.DEPLOYMENTS,
         labels=("deployment", "state"),
         means="when the release under way got its present share; it goes forward, is held for a person, or goes back",
+    ),
+    *(
+        Metric(name=each.name, means=each.means, labels=each.labels, part=MetricsPart.EXTENSIONS)
+        for each in GAUGES
     ),
 )
 NAMED: Mapping[str, Metric] = {metric.name: metric for metric in METRICS}

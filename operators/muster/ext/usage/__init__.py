@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from muster.core.extensions import Extension, Tab
+from muster.core.extensions import Extension, Gauge, Tab
 
 EXTENSION = Extension(
     commands="muster.ext.usage.commands:add",
@@ -15,5 +15,13 @@ EXTENSION = Extension(
     tallied=("muster.ext.usage.log:tallied",),
     held=("muster.ext.usage.budgets:held",),
     planned=("muster.ext.usage.budgets:planned",),
+    gauges=(
+        Gauge(
+            name="muster_usage_hours",
+            labels=("team", "class", "kind"),
+            means="hours of this month (UTC) that jobs held, and of these used, wasted or not measured (unmeasured): of one card of a class, or of one core where the class is cpu",
+            look="muster.ext.usage.service:this_month",
+        ),
+    ),
     collected=("muster.ext.usage.log:prune",),
 )

@@ -49,7 +49,7 @@ def usage(
     Jobs that go on count until now. The log goes back 400 days, also for jobs whose own folders are deleted.
     """
     from muster.ext.usage.service import ask, deployed
-    from muster.ext.usage.table import UsageQuestion, cost, document, hours, without
+    from muster.ext.usage.table import UsageQuestion, document, without
 
     columns = tuple(
         dict.fromkeys(name.strip() for name in (by or ("model" if version else "dag")).split(","))
@@ -66,7 +66,7 @@ def usage(
     if version is not None:
         models = {_exact(version, store): version.removeprefix(SCHEME)}
     elif "model" in columns:
-        models = deployed(open_deployments())
+        models = deployed(each.status for each in open_deployments().look_at(counts=False))
         if not models:
             note("no deployment serves a model: name a version, such as muster usage flights/model@7")
     found = ask(store, replace(question, models=models))
@@ -75,14 +75,21 @@ def usage(
         return
     shown = Table([*columns, ">jobs", ">GPU-hours", ">used", ">wasted", ">CPU-hours", ">used", ">wasted"])
     for row in found.rows:
-        shown.add(*row.keys, row.jobs, *map(hours, (*row.gpu[:3], *row.cpu[:3])))
+        shown.add(*row.keys, row.jobs, *map(_hours, (*row.gpu[:3], *row.cpu[:3])))
     shown.show(empty="no job held anything in this time")
     for row in without(found.rows, len(columns)):
         if version is not None:
-            say(f"{safe(version.removeprefix(SCHEME))} cost {cost(row)}")
+            what, (held, _, wasted, _) = ("GPU", row.gpu) if row.gpu[0] else ("CPU", row.cpu)
+            say(
+                f"{safe(version.removeprefix(SCHEME))} cost {_hours(held)} {what}-hours, {_hours(wasted)} wasted"
+            )
         if row.gpu[3] or row.cpu[3]:
-            said = f"{hours(row.gpu[3])} GPU-hours, {hours(row.cpu[3])} CPU-hours"
+            said = f"{_hours(row.gpu[3])} GPU-hours, {_hours(row.cpu[3])} CPU-hours"
             note(f"not measured, so neither used nor wasted: {said}")
+
+
+def _hours(hours: float) -> str:
+    return f"{hours:,.0f}" if hours >= 10 else f"{hours:.2f}"
 
 
 def _exact(version: str, store: LocalStore) -> str:
@@ -111,7 +118,6 @@ def budget(
     from muster.core.tally import HourBudget
     from muster.ext.usage.budgets import BudgetQuestion
     from muster.ext.usage.service import ask_budgets
-    from muster.ext.usage.table import hours
 
     given = {}
     if whose is not None:
@@ -128,7 +134,7 @@ def budget(
             f"{most:g}" if most is not None else "-"
             for most in (each.budget.gpu_hours, each.budget.cpu_hours)
         )
-        shown.add(each.whose, gpu, hours(each.gpu_hours), cpu, hours(each.cpu_hours))
+        shown.add(each.whose, gpu, _hours(each.gpu_hours), cpu, _hours(each.cpu_hours))
     shown.show(empty="no Dag and no team has a budget")
 
 

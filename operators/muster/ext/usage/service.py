@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 from muster.core.address import SCHEME
+from muster.core.tally import month_of
 from muster.core.wire import dumps, loads
 from muster.ext.usage import budgets, log, table
 from muster.ext.usage.budgets import BudgetQuestion, SpentBudgets
 from muster.ext.usage.table import UsageQuestion, UsageRow
 
 if TYPE_CHECKING:
-    from muster.backends.releases.deployments import Deployments
     from muster.core.deployment import DeploymentStatus
     from muster.volumes.folder import FolderStore
     from muster.volumes.protocols import LocalStore
@@ -36,18 +36,25 @@ def ask(store: LocalStore, question: UsageQuestion) -> UsageTable:
     return _answer(cast("FolderStore", store), question) if sent is None else loads(UsageTable, sent)
 
 
-def deployed(
-    deployments: Deployments, permitted: Callable[[DeploymentStatus], bool] = lambda _: True
-) -> dict[str, str]:
+def deployed(statuses: Iterable[DeploymentStatus]) -> dict[str, str]:
     """Return what each version that serves now is called, by its address: by all deployments that serve it."""
     names = dict[str, list[str]]()
-    for sample in deployments.look_at(counts=False):
-        if permitted(sample.status):
-            for address in {each.model.address for each in sample.status.revisions if each.percent}:
-                names.setdefault(address, []).append(sample.status.name)
+    for status in statuses:
+        for address in {each.model.address for each in status.revisions if each.percent}:
+            names.setdefault(address, []).append(status.name)
     return {
         address: f"{', '.join(found)} ({address.removeprefix(SCHEME)})" for address, found in names.items()
     }
+
+
+def this_month(store: LocalStore) -> Iterator[tuple[tuple[str, str, str], float]]:
+    """Yield the hours of this month by team, class of card and kind; those of cores have the class ``cpu``."""
+    question = UsageQuestion(by=("team", "class"), since=month_of(time.time())[0])
+    for row in ask(store, question).rows:
+        team, card = row.keys
+        for kind, gpu, cpu in zip(table.HOURS, row.gpu, row.cpu, strict=True):
+            yield (team, "cpu", kind), cpu
+            yield (team, card, kind), gpu  # 0 where that is cpu, too
 
 
 def ask_budgets(store: LocalStore, question: BudgetQuestion, *, keep: bool = False) -> SpentBudgets:

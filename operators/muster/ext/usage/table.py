@@ -108,17 +108,6 @@ def document(columns: Sequence[str], row: UsageRow) -> dict[str, str | float]:
     return dict(zip((*columns, "jobs", *names), (*row.keys, row.jobs, *numbers), strict=True))
 
 
-def cost(row: UsageRow) -> str:
-    """Say what was held and wasted: of cards, or of cores where there are none."""
-    what, (held, _, wasted, _) = ("GPU", row.gpu) if row.gpu[0] else ("CPU", row.cpu)
-    return f"{hours(held)} {what}-hours, {hours(wasted)} wasted"
-
-
-def hours(number: float) -> str:
-    """Write hours with as many digits as say something."""
-    return f"{number:,.0f}" if number >= 10 else f"{number:.2f}"
-
-
 def _rows(sums: Mapping[tuple[str, ...], tuple[float, ...]]) -> list[UsageRow]:
     rows = [UsageRow(keys=keys, jobs=int(of[0]), gpu=of[1:5], cpu=of[5:]) for keys, of in sums.items()]
     return sorted(rows, key=lambda row: (-row.gpu[2], -row.cpu[2], row.keys))

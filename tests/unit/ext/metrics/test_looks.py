@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from tests.contract.platform_in_memory import MemoryPlatform
 from tests.unit.ext.metrics.conftest import Scrapes, values
+from tests.unit.ext.usage.test_table import line
 from tests.unit.volumes.service.process import Service
 
 from muster.backends.capacity import Cards, Gpus, Line, Queues, Share, WaitingJob
@@ -20,9 +21,11 @@ from muster.core.data import Pinned
 from muster.core.deployment import DeploymentStatus, Release, Revision, RevisionState
 from muster.core.errors import SpecError
 from muster.core.room import Room
+from muster.core.tally import month_of
 from muster.ext.metrics import sources
 from muster.ext.metrics.sources import MOST_VOLUMES, Drifts, line_of
-from muster.ext.metrics.table import METRICS, MetricsPart
+from muster.ext.metrics.table import METRICS, MOST_LABELS, MetricsPart
+from muster.ext.usage import log
 from muster.volumes.folder import FolderStore
 
 WAITS = WaitingJob(name="w", queue="team-a", priority=1, since=50.0, why="full", needs={})
@@ -262,3 +265,25 @@ def test_each_drift_is_announced_once_and_nothing_that_is_measured_depends_on_it
         assert list(drifts.look(some)) == list(sources.of_deployments([DeploymentSample(status=status)]))
     puts_back = "`muster deployments repair flights` puts it back: "
     assert announced == [f"{puts_back}its route was edited", f"{puts_back}r1 is gone"]
+
+
+def test_extensions_tell_what_they_measure_with_as_many_labels_as_others(
+    store: FolderStore, scrapes: Scrapes
+) -> None:
+    now = time.time()
+    begins = month_of(now)[0]
+    held = [(begins - 3600.0, begins, 9, 9), (now - 3600.0, now, 1, 2)]
+    few = max(0.0, min(3600.0, now - begins)) / 3600.0  # of the hour, at the begin of a month
+    for n in range(MOST_LABELS + 2):
+        log.append(store.layout.root, line(job_id=f"j{n}", team=f"team-{n:03}", ended=now, held=held))
+    log.append(
+        store.layout.root,
+        line(job_id="c", gpu_class="", team="team-000", ended=now, held=[(now - 3600.0, now, 1, 0)]),
+    )
+    found = told(scrapes, MetricsPart.EXTENSIONS, lambda: sources.of_extensions(store))
+    name = "muster_usage_hours"
+    kinds = ("held", "used", "wasted", "unmeasured")
+    assert [found[name, "a100", kind, "team-000"] / few for kind in kinds] == pytest.approx([2, 1.5, 0.5, 0])
+    assert [found[name, "cpu", kind, "team-000"] / few for kind in kinds] == pytest.approx([8, 2, 6, 0])
+    assert [found[name, "a100", kind, "other"] / few for kind in kinds] == pytest.approx([4, 3, 1, 0])
+    assert len({key[3] for key in found}) == MOST_LABELS + 1

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from muster.ext.usage.log import UsageLine
-from muster.ext.usage.table import UsageQuestion, UsageRow, cost, usage, without
+from muster.ext.usage.table import UsageQuestion, UsageRow, usage, without
 
 HOUR = 3600.0
 NOW = 1000 * HOUR
@@ -127,5 +127,4 @@ def test_a_column_less_is_what_is_asked_without_it() -> None:
     assert without(ask(*lines, by="dag,user"), 1) == ask(*lines, by="user")
     (whole,) = without(ask(*lines, by="dag,user"), 2)
     assert (whole.keys, whole.jobs, whole.gpu) == ((), 3, (12.0, 6.0, 6.0, 0.0))
-    assert cost(whole) == "12 GPU-hours, 6.00 wasted"
     assert without([], 1) == []

@@ -40,10 +40,16 @@ export const ofVersion = (address, signal) => cost("usage/version", { address },
 
 export const ofJob = (id, signal) => cost(`usage/jobs/${encodeURIComponent(id)}`, {}, signal, () => "");
 
+function costs(row) {
+  const what = row.gpu_hours_held ? "gpu" : "cpu";
+  const [held, wasted, blind] = ["held", "wasted", "unmeasured"].map((name) => row[`${what}_hours_${name}`]);
+  return `${hours(held)} ${what.toUpperCase()}-hours, ${hours(wasted)} wasted${blind ? `, ${hours(blind)} not measured` : ""}`;
+}
+
 async function cost(where, given, signal, words) {
   try {
-    const { cost: said, jobs } = await get(where, given, signal);
-    return said && h("section", {}, under("Usage", facts([["cost", [said, quiet(words(jobs))]]])));
+    const { rows: [row] } = await get(where, given, signal);
+    return row && h("section", {}, under("Usage", facts([["cost", [costs(row), quiet(words(row.jobs))]]])));
   } catch (error) { // a store service of an earlier release has none: the page is shown nevertheless
     if (!(error instanceof Refused)) throw error;
     return null;
