@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from importlib.util import find_spec
+from itertools import product
 
 import httpx
 import pytest
@@ -21,12 +22,22 @@ DAG = """
 from airflow.sdk import dag
 from muster.airflow import JobOperator
 
-@dag(schedule=None)
-def hello():
-    JobOperator(task_id="write", image="python", command=["touch", "{outputs.out}/file"], outputs={"out": "hello/out"})
+@dag("NAME", schedule=None, tags=[])
+def write():
+    JobOperator(task_id="write", image="python", command=["touch", "{outputs.out}/file"], outputs={"out": "VOLUME/out"})
 
-hello()
+write()
 """
+TEAMS = """
+[teams.vision]
+queue = "vision"
+volumes = "sight"
+[teams.speech]
+queue = "speech"
+volumes = "sound"
+"""
+MEMBERS = {"ana": ("vision", "sees", "sight"), "ben": ("speech", "hears", "sound")}
+"""Each user's team, whose role has the user's name, with its Dag and the prefix of its volumes."""
 READS = (
     "",
     "api/first",
@@ -37,10 +48,10 @@ READS = (
     "api/jobs/{job}/series",
     "api/runs",
     "api/volumes",
-    "api/volumes/hello/out",
-    "api/version?address=hello/out@1",
-    "api/version_files?address=hello/out@1",
-    "api/lineage?address=hello/out@1",
+    "api/volumes/{volume}/out",
+    "api/version?address={volume}/out@1",
+    "api/version_files?address={volume}/out@1",
+    "api/lineage?address={volume}/out@1",
     "api/deployments",
     "api/queue",
     "api/images",
@@ -51,9 +62,11 @@ READS = (
 )
 CHANGES = (
     "api/jobs/{job}/cancel",
-    "api/version/pin?address=hello/out@1&reason=tried",
-    "api/plan?dag=hello",
+    "api/version/pin?address={volume}/out@1&reason=tried",
+    "api/plan?dag={dag}",
 )
+OF_ONE = (*(each for each in READS if "{" in each), *CHANGES)
+"""What asks for one job, version or Dag."""
 
 
 class FabSite(Site):
@@ -70,20 +83,31 @@ class FabSite(Site):
             )
         super().log_in(user)
 
+    def add_user(self, name: str, role: str) -> None:
+        user = {"username": name, "password": name, "email": f"{name}@example.org"}
+        named = {"first_name": "a", "last_name": name, "roles": [{"name": role}]}
+        answer = self.client.post("/auth/fab/v1/users", json=user | named)
+        assert answer.status_code == 200, answer.text
+
+    def add_role(self, name: str, **actions: str) -> None:
+        """Add a role: the resources of each action, with a comma between."""
+        pairs = [(action, resource) for action, each in actions.items() for resource in each.split(", ")]
+        asked = [{"action": {"name": action}, "resource": {"name": resource}} for action, resource in pairs]
+        answer = self.client.post("/auth/fab/v1/roles", json={"name": name, "actions": asked})
+        assert answer.status_code == 200, answer.text
+
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FabSite]:
     with FabSite(tmp_path_factory.mktemp("fab")) as site:
-        site.write("hello", DAG)
+        site.write("hello", written("hello", "hello"))
+        for team, dag, prefix in MEMBERS.values():
+            site.write(dag, written(dag, prefix, f"team:{team}"))
         site.set("core", auth_manager="airflow.providers.fab.auth_manager.fab_auth_manager.FabAuthManager")
         site.set("fab", cache_ttl=0)  # else a role's new permissions hold 30 s later
         site.up()
         for role in ROLES[1:]:
-            name = role.lower()
-            user = {"username": name, "password": name, "email": f"{name}@example.org"}
-            named = {"first_name": "a", "last_name": name, "roles": [{"name": role}]}
-            answer = site.client.post("/auth/fab/v1/users", json=user | named)
-            assert answer.status_code == 200, answer.text
+            site.add_user(role.lower(), role)
         run = site.trigger("hello")
         assert site.wait("hello", run) == "success"
         yield site
@@ -109,6 +133,49 @@ def test_a_viewer_who_may_read_plugins_changes_nothing(site: FabSite) -> None:
     assert set(codes(site, "Viewer", CHANGES).values()) == {403}
 
 
+@pytest.fixture
+def teams(site: FabSite) -> Iterator[dict[str, str]]:
+    """Two teams, with a user and a job of a Dag each, which alone the user's role may read and edit; give the jobs, by user."""
+    runs = {dag: site.trigger(dag) for _, dag, _ in MEMBERS.values()}
+    assert {site.wait(dag, run) for dag, run in runs.items()} == {"success"}
+    entities = "Task Instances, DAG Runs"
+    for user, (_, dag, _) in MEMBERS.items():
+        reads = f"Plugins, Assets, Task Logs, XComs, {entities}, DAG:{dag}"
+        site.add_role(user, can_read=reads, can_edit=f"{entities}, DAG:{dag}", can_create="DAG Runs")
+        site.add_user(user, user)
+    file = site.folder / "teams.toml"
+    file.write_text(TEAMS)
+    yield {user: job_of(site, dag) for user, (_, dag, _) in MEMBERS.items()}
+    file.unlink()
+
+
+def test_a_user_of_a_teams_dag_has_what_is_the_teams(site: FabSite, teams: dict[str, str]) -> None:
+    """What the role may do to one of its Dags; users with rights to all Dags have all teams'."""
+    for user, (_, dag, prefix) in MEMBERS.items():
+        (other,) = {*MEMBERS} - {user}
+        _, other_dag, other_prefix = MEMBERS[other]
+        with asking(site, user) as client:
+            listed = client.get(f"{PAGE}api/jobs").text + client.get(f"{PAGE}api/volumes").text
+            assert [each in listed for each in (teams[user], f"{prefix}/out")] == [True, True]
+            assert not [each for each in (other, other_dag, f"{other_prefix}/") if each in listed]
+        own = codes(site, user, [*READS, *CHANGES], of=(teams[user], dag, prefix))
+        assert {code for code in own.values() if code >= 400} <= {409}, own
+        theirs = codes(site, user, OF_ONE, of=(teams[other], other_dag, other_prefix))
+        assert {*theirs.values()} == {403}, theirs
+    for role, user in product(("Op", "Admin"), MEMBERS):
+        _, dag, prefix = MEMBERS[user]
+        assert {*codes(site, role, READS, of=(teams[user], dag, prefix)).values()} == {200}
+
+
+def written(dag: str, volume: str, *tags: str) -> str:
+    return DAG.replace("NAME", dag).replace("VOLUME", volume).replace("[]", repr([*tags]))
+
+
+def job_of(site: FabSite, dag: str) -> str:
+    (job,) = [each for each in site.jobs() if each.startswith(f"{dag}-")]
+    return job
+
+
 def asking(site: FabSite, role: str) -> httpx.Client:
     """Return a client that asks as a user of one role does from the page."""
     user = {"username": role.lower(), "password": role.lower()}
@@ -119,13 +186,15 @@ def asking(site: FabSite, role: str) -> httpx.Client:
     return httpx.Client(base_url=site.url, timeout=60, trust_env=False, headers=headers)
 
 
-def codes(site: FabSite, role: str, routes: Iterable[str]) -> dict[str, int]:
-    """Return the page's status codes for a user of one role."""
-    (job,) = site.jobs()
+def codes(
+    site: FabSite, role: str, routes: Iterable[str], *, of: tuple[str, str, str] | None = None
+) -> dict[str, int]:
+    """Return the page's status codes for a user of one role. :param of: a job, its Dag and its volume; those of hello."""
+    job, dag, volume = of or (job_of(site, "hello"), "hello", "hello")
     found = {}
     with asking(site, role) as client:
         for route in routes:
-            path = PAGE + route.format(job=job)
+            path = PAGE + route.format(job=job, dag=dag, volume=volume)
             answer = client.post(path) if route in CHANGES else client.get(path)
             found[route] = answer.status_code
     return found
