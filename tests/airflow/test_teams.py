@@ -285,6 +285,36 @@ def test_a_dag_that_two_teams_claim_is_shown_to_administrators_alone(
     assert codes == [403, 403, 200]
 
 
+def test_a_dag_is_of_the_team_of_its_bundle(
+    let: Callable[[str], Client], made: None, home: EmbeddedHome
+) -> None:
+    from airflow.models.dag import DagModel
+    from airflow.models.dagbundle import DagBundleModel
+    from airflow.models.team import Team
+    from airflow.utils.session import create_session
+
+    store = FolderStore(home.settings.store)
+    make_job(store, "bundled-1", {"a.csv": b"a\n1\n"}, dag_id="bundled", volume="lines/bundled")
+    bundle, dag = DagBundleModel(name="hers"), DagModel(dag_id="bundled", bundle_name="hers", is_stale=False)
+
+    def codes() -> list[int]:
+        return [let(user).get("/muster/api/jobs/bundled-1").status_code for user in ("ana", "ben", "root")]
+
+    with create_session() as session:
+        session.add(bundle)
+    with create_session() as session:
+        session.add(dag)
+    try:
+        assert codes() == [200, 200, 200]
+        with create_session() as session:
+            session.merge(bundle).teams = [session.merge(Team(name="speech"))]
+        assert codes() == [403, 200, 200]
+    finally:
+        for row in (dag, bundle):
+            with create_session() as session:
+                session.delete(session.merge(row))
+
+
 BODY = """
 JobOperator(task_id="first", image="python", command=["touch", "{outputs.out}/a"], outputs={"out": "sight/tried"})
 JobOperator(task_id="second", image="python", command=["true"], outputs={"out": "%s"}%s)
