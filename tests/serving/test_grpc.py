@@ -434,6 +434,44 @@ def test_a_server_that_ends_waits_for_a_request_and_an_answer_on_their_way(
         assert server.private.process.wait(GUARD_SECONDS) == 0
 
 
+def frames(server: Answering, python: Callable[[str], Path], *words: str) -> Any:
+    """Send frames that gRPC's clients do not."""
+    command = [str(python("serve")), str(HERE / "grpc_frames.py"), str(server.grpc_port), *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=GUARD_SECONDS, check=True)
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["cut", "3"], ["3", "the message is cut off"]),
+        (["cut", "5"], ["3", "the message is cut off"]),  # the loop went round for ever
+        (["cut", "9"], ["3", "the message is cut off"]),
+        (["cut", "0"], ["3", "the call has no message"]),
+        (["timeout", "1S"], ["", ""]),
+        *(
+            (["timeout", value], ["13", "grpc-timeout: expected up to 8 digits and a unit"])
+            for value in ("9" * 4000 + "H", "1", "-1S", "\xff")
+        ),
+        (["words"], ["content-type"]),  # not what differs in each answer
+    ],
+    ids=lambda words: "-".join(words)[:12],
+)
+def test_what_no_client_of_grpc_sends_is_answered(
+    server: Answering, client: Asker, python: Callable[[str], Path], words: list[str], told: list[str]
+) -> None:
+    assert frames(server, python, *words) == told
+    assert client.ask("ServerLive")["status"] == "OK"
+    assert "a call of gRPC failed" not in server.private.log.read_text()
+
+
+@pytest.mark.nightly
+def test_a_message_that_does_not_come_is_awaited_for_a_minute(
+    server: Answering, python: Callable[[str], Path]
+) -> None:
+    assert frames(server, python, "silent") == ["4", "no whole message came in 60 seconds"]
+
+
 def test_words_come_as_they_are(client: Asker) -> None:
     answer = client.ask("ModelInfer", typed("lïne", [1]))
     assert (answer["status"], answer["said"]) == ("NOT_FOUND", "model 'lïne' is unknown; here is line")
@@ -567,9 +605,7 @@ def test_no_token_is_ever_written(guarded: Answering, client: Asker, python: Cal
     line(client, f"Basic {SHOP}")
     client.ask("ModelInfer", bytes="ff", metadata=[["authorization", f"Bearer {SHOP}"]])
     for word in (f"Bearer {SHOP}".encode() + end for end in (b"\xff", b"\0", b"\xe2\x82\xac")):
-        words = [str(python("serve")), str(HERE / "grpc_headers.py"), str(guarded.grpc_port), word.hex()]
-        told = subprocess.run(words, capture_output=True, text=True, check=True).stdout
-        assert "this token does not count" in told
+        assert "this token does not count" in frames(guarded, python, "metadata", word.hex())
     assert line(client, f"Bearer {SHOP}")["status"] == "OK"
     log = guarded.private.log.read_text()
     assert SHOP not in log

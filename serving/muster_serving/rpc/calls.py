@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import orjson
@@ -11,10 +11,11 @@ from google.protobuf.message import DecodeError
 from grpclib.const import Status
 from grpclib.metadata import decode_timeout, encode_grpc_message
 from grpclib.protocol import Stream
+from hpack import NeverIndexedHeaderTuple
 
 from muster_serving.answer import HttpAnswer
 from muster_serving.body import MAX_BODY_BYTES, ByteBudget, check_length, read_body
-from muster_serving.connection import ANSWER_SECONDS
+from muster_serving.connection import ANSWER_SECONDS, REQUEST_SECONDS
 from muster_serving.errors import RequestError
 from muster_serving.front import BIG_BODY_BYTES, Read
 from muster_serving.routes import ModelPath
@@ -26,6 +27,8 @@ _MOST_INPUTS = 10_000  # each becomes an object, however little it holds
 _HEADERS_BYTES = 16 << 10
 _HEADER_BYTES = 32  # of each, beside its name and its value (RFC 7541)
 _PIECE_BYTES = 64 << 10
+_TIMEOUT_BYTES = 9  # a number without end is none
+_SLOW = f"no whole message came in {REQUEST_SECONDS:g} seconds"
 _UNREAD = f"nothing of an answer was read for {ANSWER_SECONDS:g} s"
 
 
@@ -77,18 +80,17 @@ class Call:
         ):
             raise CallError(Status.INTERNAL, "this is no call of gRPC")
         try:
-            wait = given.get(b"grpc-timeout")
+            wait = given.get(b"grpc-timeout", b"")[:_TIMEOUT_BYTES]
             return given.get(b":path", b"").decode("latin-1"), decode_timeout(wait.decode()) if wait else None
         except ValueError:
-            raise CallError(Status.INTERNAL, "grpc-timeout: expected digits and a unit") from None
+            raise CallError(Status.INTERNAL, "grpc-timeout: expected up to 8 digits and a unit") from None
 
     async def read(self, budget: ByteBudget) -> bytes | None:
         """Return the next message as it came, counted while it arrives; None where there is no more.
 
         :raises RequestError: it is too long, or other messages fill the memory for them. :raises CallError: it is packed, or cut off.
         """
-        head = await self._stream.recv_data(5)
-        if not head:
+        if not (head := await self._receive(5, begins=True)):
             return None
         left = int.from_bytes(head[1:])
         if head[0]:
@@ -98,15 +100,22 @@ class Call:
 
         async def receive() -> dict[str, Any]:
             nonlocal left
-            piece = await self._stream.recv_data(min(left, _PIECE_BYTES))
+            piece = await self._receive(min(left, _PIECE_BYTES))
             left -= len(piece)
             return {"type": "http.request", "body": piece, "more_body": left > 0}
 
         check_length(left, MAX_BODY_BYTES)
+        return await within(read_body({"headers": ()}, receive, budget))
+
+    async def _receive(self, size: int, *, begins: bool = False) -> bytes:
+        """Return so many bytes; none where a message would begin and there is no more. :raises CallError: it is cut off."""
         try:
-            return await read_body({"headers": ()}, receive, budget)
+            data: bytes = await self._stream.recv_data(size)
         except AssertionError:  # grpclib's word for an end before the end
-            raise CallError(Status.INVALID_ARGUMENT, "the message is cut off") from None
+            data, begins = b"", False
+        if size and not data and not begins:  # grpclib's other one, again and again
+            raise CallError(Status.INVALID_ARGUMENT, "the message is cut off")
+        return data
 
     async def write(self, message: Any) -> None:
         """Send a message. :raises CallError: its client reads nothing of it for long."""
@@ -122,7 +131,9 @@ class Call:
 
     async def end(self, status: Status, said: str = "") -> None:
         """Say how it ended."""
-        ended = [("grpc-status", str(status.value)), ("grpc-message", encode_grpc_message(said)), *self.told]
+        told = [("grpc-status", str(status.value)), ("grpc-message", encode_grpc_message(said)), *self.told]
+        # A client says how many headers are kept to be sent shorter: it could say all, and ask for ever new ones.
+        ended = [NeverIndexedHeaderTuple(*each) for each in told]
         await self._stream.send_headers([*([] if self._begun else _headers()), *ended], end_stream=True)
         if self._stream.closable:  # its client has more to say
             self._stream.reset_nowait()
@@ -135,6 +146,15 @@ class Call:
 
 def _headers() -> list[tuple[str, str]]:
     return [(":status", "200"), ("content-type", "application/grpc")]
+
+
+async def within(reading: Awaitable[bytes | None]) -> bytes | None:
+    """Return what is read of a client, which has a minute for it, as over HTTP. :raises CallError: it takes longer."""
+    try:
+        async with asyncio.timeout(REQUEST_SECONDS):
+            return await reading
+    except TimeoutError:
+        raise CallError(Status.DEADLINE_EXCEEDED, _SLOW) from None
 
 
 def decoded(kind: type[Any], data: bytes) -> Any:

@@ -20,7 +20,7 @@ from h2.exceptions import ProtocolError
 from muster_serving.errors import RequestError
 from muster_serving.front import BIG_BODY_BYTES, Front
 from muster_serving.rpc import generated as messages
-from muster_serving.rpc.calls import NAME, Call, CallError, call_of, check, decoded, reading
+from muster_serving.rpc.calls import NAME, Call, CallError, call_of, check, decoded, reading, within
 from muster_serving.rpc.connections import Connections
 from muster_serving.rpc.messages import metadata_of, response_of, status_of, told_of
 from muster_serving.rpc.streams import Streams
@@ -84,7 +84,7 @@ class _Service:
             raise CallError(Status.UNIMPLEMENTED, f"{name!r:.80} is no call of {NAME} that is answered here")
 
     async def _reply(self, kind: type[Any], reply: Callable[[Any, Call], Awaitable[Any]], call: Call) -> None:
-        data = await call.read(self._front.budget)
+        data = await within(call.read(self._front.budget))
         if data is None:
             raise CallError(Status.INVALID_ARGUMENT, "the call has no message")
         with self._front.budget.holding() as take:
