@@ -525,6 +525,47 @@ def test_a_scheduler_makes_pods_of_tasks_and_none_with_other_rights() -> None:
     assert named(found, "ValidatingAdmissionPolicyBinding", "muster-airflow-scheduler")
 
 
+def test_a_dag_s_author_may_not_make_more_of_a_task_s_pod() -> None:
+    """By executor_config it could be taken for the store's, see all of the claim, or read keys."""
+    found = render(TASKS)
+    said = _said(named(found, "ValidatingAdmissionPolicy", "muster-airflow-scheduler"))
+    for wanted in (
+        "object.metadata.labels['app'] == 'muster-airflow-worker'",
+        "container.name == 'token' || !has(container.volumeMounts) || container.volumeMounts.all(mount, !(mount.name in ['keys', 'own']))",
+        "volume.secret.secretName != 'muster-keys' || volume.name == 'keys'",
+        "variable.valueFrom.secretKeyRef.key in ['fernet-key', 'database-password']",
+        "!(has(object.spec.shareProcessNamespace) && object.spec.shareProcessNamespace)",
+        "volume.persistentVolumeClaim.claimName != 'muster-airflow-database'",
+        "mount.subPath == 'airflow/logs'",
+    ):
+        assert wanted in " ".join(said.split()), wanted
+    # What it says of the container that has the keys is what the template makes.
+    token = worker(found, "KubernetesExecutor")["initContainers"][0]
+    (image,) = re.findall(r"container\.image == (\S+)", said)
+    assert json.loads(image) == token["image"]
+    (command,) = re.findall(r"container\.command == (\[.*\])\n", said) or re.findall(
+        r"container\.command == (\[.*?\]) +&& container\.env", said
+    )
+    assert json.loads(command) == token["command"]
+
+
+@pytest.mark.parametrize("example", [AIRFLOW, TASKS, WORKERS])
+def test_what_runs_dags_cannot_write_what_the_container_with_the_keys_runs(example: Document) -> None:
+    """Its Python takes modules from its home, which was a folder of the volume that is `/tmp` of the container with the Dags."""
+    found = render(example)
+    specs = [each["spec"]["template"]["spec"] for each in found if each["kind"] == "Deployment"]
+    if example is TASKS:
+        specs.append(worker(found, "KubernetesExecutor"))
+    checked = 0
+    for spec in specs:
+        for token in (each for each in spec.get("initContainers", ()) if each["name"] == "token"):
+            checked += 1
+            for other in (each for each in containers(spec) if each is not token):
+                writes = {mount["name"] for mount in other["volumeMounts"] if not mount.get("readOnly")}
+                assert writes.isdisjoint(mount["name"] for mount in token["volumeMounts"])
+    assert checked >= 3
+
+
 def test_celery_s_workers_are_told_by_the_broker_that_is_named() -> None:
     found = render(WORKERS)
     broker = {"secretKeyRef": {"name": "muster-broker", "key": "connection"}}

@@ -223,7 +223,7 @@ spec:
     volumeMounts:
     - {name: keys, mountPath: /keys, readOnly: true}
     - {name: token, mountPath: /token}
-    - {name: tmp, mountPath: /tmp, subPath: token}
+    - {name: own, mountPath: /tmp}  # its home: Python runs what lies there, so no other container mounts it
     {{- with $root.Values.extraVolumeMounts }}{{ toYaml . | nindent 4 }}{{ end }}
   {{- end }}
   {{- if $airflow.dags.image }}
@@ -294,6 +294,7 @@ spec:
   {{- if .token }}
   - {name: keys, secret: {secretName: {{ include "muster.keys" $root | quote }}, defaultMode: 0440}}
   - {name: token, emptyDir: {medium: Memory, sizeLimit: 1Mi}}
+  - {name: own, emptyDir: {sizeLimit: 16Mi}}
   {{- end }}
   {{- if not .waits }}
   {{- else if $airflow.dags.image }}
