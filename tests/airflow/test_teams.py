@@ -6,17 +6,20 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from tests import searched
 from tests.airflow.conftest import Seen
 from tests.airflow.test_page import COOKIE, OURS, make_job
+from tests.unit.airflow.attempts.notes import Notes
 from tests.unit.backends.releases.world import World
 
 from muster.airflow.embedded.home import EmbeddedHome
 from muster.backends.base import Backend
 from muster.core.errors import SpecError
+from muster.core.origin import Origin
 from muster.core.status import JobState, JobStatus
 from muster.volumes.folder import FolderStore
 
@@ -357,6 +360,57 @@ class TestRuns:
         assert seen.started == []
         assert {*store.ledger.jobs()} == before
 
+    @pytest.mark.parametrize(
+        ("task", "said"),
+        [
+            (
+                "DeployOperator(task_id='t', name='lines', model='sight/a', smoke=None, log=RequestLog(share=1.0))",
+                "writes volume lines/predictions, which is of team 'speech'",
+            ),
+            (
+                """SearchOperator(
+    task_id="t", image="python", entrypoint="x.steps:f", outputs={"m": "sight/m"}, space={"x": uniform(0, 1)},
+    metric="h", trials=1, rungs=(1,), resource="step", results="lines/table",
+)""",
+                "writes volume lines/table, which is of team 'speech'",
+            ),
+        ],
+    )
+    def test_what_no_job_writes_is_refused_where_the_task_runs(
+        self, run: Any, write_dag: Any, dag_folder: Path, task: str, said: str
+    ) -> None:
+        steps = "def f(m, *, x):\n    return {'h': x}\n"
+        words = "from muster.airflow import RequestLog, SearchOperator, uniform\n"
+        write_dag(words + task.replace("x.steps", f"{dag_folder.name}.steps"), steps=steps)
+        (stage,) = run().stages
+        assert (stage.state, said in stage.message) == ("failed", True), stage.message
+
+    def test_what_only_the_run_tells_is_judged_by_the_run(
+        self, run: Any, write_dag: Any, dag_folder: Path
+    ) -> None:
+        body = """
+JobOperator(task_id="t", image="python", command=["touch", "{outputs.out}/a"], outputs={"out": "{{ params.volume }}"})
+"""
+        write_dag(body, params="{'volume': 'sight/tried'}")
+        assert run().succeeded
+        (stage,) = run({"volume": "lines/tried"}).stages
+        assert "writes volume lines/tried, which is of team 'speech'" in stage.message
+
+    def test_trials_are_counted_for_the_team(
+        self, run: Any, write_dag: Any, dag_folder: Path, store: FolderStore
+    ) -> None:
+        steps = "def f(m, *, x):\n    print('muster: h=1 step=1', flush=True)\n    (m / 'a').touch()\n    return {'h': x}\n"
+        write_dag(
+            "from muster.airflow import SearchOperator, uniform\n"
+            f"SearchOperator(task_id='t', image='python', entrypoint='{dag_folder.name}.steps:f', outputs={{'m': 'sight/m'}}, "
+            "space={'x': uniform(0, 1)}, metric='h', trials=1, rungs=(1,), resource='step', resources=SMALL)",
+            steps=steps,
+        )
+        before = {*store.ledger.jobs()}
+        result = run()
+        assert result.succeeded, result.stages[0].message
+        assert {store.ledger.tally(job_id).team for job_id in {*store.ledger.jobs()} - before} == {"vision"}
+
     def test_a_run_of_the_team_has_its_queue_and_is_counted_for_it(
         self, run: Any, write_dag: Any, store: FolderStore
     ) -> None:
@@ -365,3 +419,67 @@ class TestRuns:
         assert run().succeeded
         (job_id,) = {*store.ledger.jobs()} - before
         assert (store.ledger.spec(job_id).queue, store.ledger.tally(job_id).team) == ("vision", "vision")
+
+
+class TestDeployments:
+    """`line` serves what is of team speech."""
+
+    @pytest.fixture
+    def task(self, home: EmbeddedHome, teams: Path) -> Any:
+        world = World()
+        world.begin_canary(by="task")
+        dag = SimpleNamespace(dag_id="seeing", tags=("team:vision",))
+        context = {"dag": dag, "task_state_store": Notes()}
+        backend = SimpleNamespace(deployments=world, store=None)
+        return SimpleNamespace(
+            backend=backend, context=context, origin=Origin(), max_tries=2, retries=2, owner="x"
+        )
+
+    def test_another_teams_is_neither_changed_nor_asked(
+        self, task: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        from muster.airflow import (
+            DeployOperator,
+            DriftOperator,
+            GateOperator,
+            RollbackOperator,
+            ScoreOperator,
+        )
+        from muster.airflow.attempts.run import TaskRun
+
+        monkeypatch.setattr(TaskRun, "of", lambda *_: task)
+        before = task.backend.deployments.deployment("line")
+        deploy = DeployOperator(task_id="a", name="line", model="sight/model@1", smoke=None)
+        back = RollbackOperator(task_id="b", name="line")
+        gate = GateOperator(
+            task_id="c", volume="sight/model", not_worse_than="champion", metric="auc", deployment="line"
+        )
+        score = ScoreOperator(
+            task_id="d", model="deployment://line", rows="sight/rows", outputs="sight/scores"
+        )
+        drift = DriftOperator(task_id="e", deployment="line", report_volume="sight/drift")
+        volume = SimpleNamespace(volume="sight/model")
+        for attempt in (
+            lambda: deploy.begin_release(task, never),
+            lambda: back.perform(task.context),
+            lambda: gate._champion(task, volume),
+            lambda: score._served(task),
+            lambda: drift.perform(task.context),
+        ):
+            with pytest.raises(SpecError, match="deployment line serves what is not of team 'vision'"):
+                attempt()
+        assert task.backend.deployments.deployment("line") == before
+
+    def test_a_team_releases_its_own_models(self, task: Any) -> None:
+        from muster.airflow import DeployOperator
+
+        given = {"name": "new", "smoke": None}
+        theirs = DeployOperator(task_id="a", model="common/model@1", **given)
+        with pytest.raises(SpecError, match="deployment new would serve common/model, which is not of team"):
+            theirs.begin_release(task, never)
+        with pytest.raises(NotImplementedError):  # what is its own goes on
+            DeployOperator(task_id="b", model="sight/model@1", **given).begin_release(task, never)
+
+
+def never() -> Any:
+    raise NotImplementedError

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+from muster.core.data import UNKNOWN
 from muster.core.extensions import only
 
 if TYPE_CHECKING:
@@ -89,7 +90,9 @@ class Teams:
     def admit_drafts(self, dag: DagFacts, drafts: Iterable[JobSpec | None]) -> None:
         """Refuse the jobs of a Dag as far as its file tells them: not by their inputs. :raises SpecError: as :meth:`admit`."""
         for draft in filter(None, drafts if self.named else ()):
-            self.admit(dag, replace(draft, inputs={}))
+            told = {name: each for name, each in draft.outputs.items() if each.volume != UNKNOWN}
+            alone = {name: replace(each, base=None, after=None, retires=()) for name, each in told.items()}
+            self.admit(dag, replace(draft, inputs={}, outputs=alone))
 
     def admit_use(
         self, dag: DagFacts, what: str, *, reads: Iterable[str] = (), writes: Iterable[str] = ()

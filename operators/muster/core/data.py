@@ -22,6 +22,8 @@ CHECKPOINTS = "checkpoints"
 RESERVED = frozenset({CHECKPOINTS})
 CARRIED = ".muster-carried"
 """The file at the top of an output with a base: the paths that its version takes over from the base, one a line."""
+UNKNOWN = "stand-in"
+"""The volume of an output that only the run tells, in a draft of its job."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,6 +9,7 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Any
 
+from muster.core.address import Address
 from muster.core.data import Pinned
 from muster.core.errors import NotFound, SpecError
 from muster.core.names import check_label, check_whole
@@ -426,6 +427,12 @@ class DeploymentStatus:
     def shares(self) -> dict[str, int]:
         """Traffic in percent by revision: the sum is 100, or 0 where nothing serves."""
         return {one.name: one.percent for one in self.revisions if one.percent}
+
+    @property
+    def volumes(self) -> set[str]:
+        """The volumes of the models that it serves or keeps; of one that has ended, of those that it served."""
+        found = [one for one in self.revisions if not one.state.over] or self.revisions
+        return {Address.parse(one.model.address).volume for one in found}
 
     def called(self, name: str) -> Revision | None:
         """The revision with that name, or None."""

@@ -86,7 +86,7 @@ def known_output(field: Any, number: int = 0) -> data.OutputTarget:
             f"{field!r:.60}: expected a volume, such as 'flights/model', or Output(volume=…, partition=…)"
         )
     known = {key: value for key, value in field.items() if is_known(value)}
-    output = data.OutputTarget(**{"volume": "stand-in", **known})
+    output = data.OutputTarget(**{"volume": data.UNKNOWN, **known})
     return output if is_known(field) else replace(output, partition=f"stand-in-{number}")
 
 

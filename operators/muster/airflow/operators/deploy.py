@@ -41,6 +41,7 @@ from muster.airflow.links import DeploymentLink, EndpointLink, returned
 from muster.airflow.operators.base import MusterOperator
 from muster.airflow.operators.releasing import (
     Smoke,
+    admit_deployment,
     answered_otherwise,
     asker,
     check_smoke_file,
@@ -71,6 +72,7 @@ from muster.core.deployment import (
     needs_workers,
 )
 from muster.core.errors import Behind, DeploymentError, MusterError, NotFound, SpecError
+from muster.core.prediction import predictions_volume
 from muster.core.resources import Resources
 from muster.core.shipped import SERVE
 from muster.core.wire import dumps, loads
@@ -240,6 +242,10 @@ class DeployOperator(MusterOperator):
             return ""
         return answered_otherwise(backend.deployments, str(result["name"]), str(result["version"]))
 
+    def changes(self) -> Sequence[str]:
+        """The volume of the requests that are kept."""
+        return [predictions_volume(self.name)] if self.request_log else []
+
     def perform(self, context: Context) -> dict[str, Any]:
         """Release, wait, and return where it answers."""
         from muster.airflow.attempts.run import TaskRun
@@ -292,6 +298,7 @@ class DeployOperator(MusterOperator):
             order = Order(spec=asked.spec, plan=plan, by=by, origin=origin)
             return ReleaseDriver(task.backend.deployments, order, revision=asked.revision, say=say)
         deployments, older = task.backend.deployments, self.allow_older
+        admit_deployment(task, self.name, model=str(self.model))
         try:
             driver = begin(deployments, wanted(), plan, by=by, origin=origin, allow_older=older, say=say)
         except Behind as error:

@@ -23,7 +23,7 @@ from muster.airflow.authoring.references import VersionReference, is_known, text
 from muster.airflow.authoring.values import by_name
 from muster.airflow.links import CandidateLink, ChampionLink, JobLink, returned
 from muster.airflow.operators.gating import ChampionComparison, Threshold, decide, table
-from muster.airflow.operators.releasing import one_version
+from muster.airflow.operators.releasing import admit_deployment, one_version
 from muster.airflow.operators.running import CodeOperator
 from muster.core.address import Address, shown
 from muster.core.comparison import files_changed
@@ -208,6 +208,8 @@ class GateOperator(CodeOperator):
             return None
         if self.not_worse_than != CHAMPION:
             return _one(task, self.not_worse_than)
+        if self.deployment:
+            admit_deployment(task, self.deployment)
         served = champion_of(task.backend.deployments, candidate.volume, deployment=self.deployment)
         return _one(task, served.address) if served else None
 

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from muster.airflow.authoring.code import DagFolder, serving_code
 from muster.airflow.authoring.values import check_expect
-from muster.core.address import short
+from muster.airflow.teams import DagFacts, site_teams
+from muster.core.address import Address, short
 from muster.core.data import Input, OutputTarget
 from muster.core.deployment import DeploymentStatus, SmokeRequest
 from muster.core.errors import MusterError, NotFound, SpecError
@@ -48,6 +49,29 @@ def answered_otherwise(deployments: Deployments, name: str, version: str) -> str
         return f"{name} has no traffic now"
     serves = champion.model.address
     return "" if serves == version else f"{name} answers with {short(serves)} now"
+
+
+def admit_deployment(task: TaskRun, name: str, *, model: str = "") -> None:
+    """Refuse a deployment of another team.
+
+    :param model: the address that it will serve; empty where the task only asks for the version that it serves.
+    :raises SpecError: it serves, or would serve, what is not the team's.
+    """
+    teams, facts = site_teams(), DagFacts.of(task.context)
+    if not teams.named:
+        return
+    try:
+        served = task.backend.deployments.deployment(name).volumes
+    except NotFound:
+        served = set()
+    team = teams.of_dag(facts)
+    whose = f"of team {team!r}" if team else "of no team"
+    if not all(teams.of_volume(each) == team for each in served):
+        raise SpecError(f"deployment {name} serves what is not {whose}: name another deployment")
+    if model and teams.of_volume(volume := Address.parse(model).volume) != team:
+        raise SpecError(
+            f"deployment {name} would serve {volume}, which is not {whose}: copy it to its volumes"
+        )
 
 
 def one_version(store: LocalStore, address: Any, *, what: str = "", rule: str) -> Version:

@@ -10,7 +10,7 @@ from muster.airflow.authoring.checks import check_name, check_one, check_text, o
 from muster.airflow.authoring.keywords import keyword
 from muster.airflow.links import DeploymentLink, EndpointLink
 from muster.airflow.operators.base import MusterOperator
-from muster.airflow.operators.releasing import asker, one_version, serving
+from muster.airflow.operators.releasing import admit_deployment, asker, one_version, serving
 from muster.core.address import short
 from muster.core.errors import NotFound
 
@@ -54,6 +54,7 @@ class RollbackOperator(MusterOperator):
         from muster.backends.releases.manual import roll_back
 
         task = TaskRun.of(self, context)
+        admit_deployment(task, self.name)
         deployments, begun = task.backend.deployments, Remembered(task, "rollback")
         before = deployments.deployment(self.name)
         named = begun.recall()

@@ -35,7 +35,6 @@ from sqlalchemy.orm import selectinload
 
 from muster.airflow.teams import TAG, DagFacts, site_teams
 from muster.airflow.upstream import internals
-from muster.core.address import Address
 from muster.core.deployment import DeploymentStatus
 from muster.core.errors import SpecError
 from muster.core.origin import Origin
@@ -95,9 +94,7 @@ class UserRights:
 
     def may_deployment(self, status: DeploymentStatus, *, method: Any = "GET") -> bool:
         """Whether the user may see a deployment, or change it: as the volumes of all models that it serves or keeps."""
-        revisions = [each for each in status.revisions if not each.state.over] or status.revisions
-        volumes = (Address.parse(each.model.address).volume for each in revisions)
-        return all(self.may_volume(volume, method=method) for volume in volumes)
+        return all(self.may_volume(volume, method=method) for volume in status.volumes)
 
     def need_volume(self, volume: str, *, method: Any = "GET") -> None:
         """Refuse with HTTP 403 if :meth:`may_volume` is False: whether the volume is there is not told."""

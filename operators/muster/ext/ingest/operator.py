@@ -22,7 +22,7 @@ from muster.airflow.authoring.keywords import keyword
 from muster.airflow.authoring.references import is_known
 from muster.airflow.operators.program import Program, ProgramOperator
 from muster.airflow.operators.running import report
-from muster.core.data import CHECKPOINTS, Input, OutputTarget
+from muster.core.data import CHECKPOINTS, UNKNOWN, Input, OutputTarget
 from muster.core.errors import SpecError
 from muster.core.ingest import (
     AWAY,
@@ -201,5 +201,5 @@ def following_unknown(volume: str, output: str) -> dict[str, Any]:
     """Return the fields of a job that follows the last version of a volume, which is not known yet."""
     from muster.airflow.operators.spec import STAND_IN
 
-    target = OutputTarget(volume=volume if is_known(volume) else "stand-in", base=BEFORE, after=0)
+    target = OutputTarget(volume=volume if is_known(volume) else UNKNOWN, base=BEFORE, after=0)
     return {"inputs": {BEFORE: Input(versions=STAND_IN.versions, many=True)}, "outputs": {output: target}}

@@ -24,6 +24,7 @@ from muster.airflow.authoring.keywords import keyword
 from muster.airflow.authoring.references import VersionReference, is_known
 from muster.airflow.links import JobLink, ReportLink, VersionsLink
 from muster.airflow.operators.program import Program, ProgramOperator
+from muster.airflow.operators.releasing import admit_deployment
 from muster.airflow.operators.running import report, summary
 from muster.core.data import Input, OutputTarget, Pinned
 from muster.core.errors import NotFound, SpecError
@@ -149,6 +150,7 @@ class DriftOperator(ProgramOperator):
 
         self.check_keywords()  # they are rendered by now
         task = TaskRun.of(self, context)
+        admit_deployment(task, self.deployment)
         self.commit_requests(task)
         status = task.make(partial(self.build, task), wish=None).status
         result = summary(status)

@@ -24,6 +24,7 @@ from muster.airflow.authoring.keywords import keyword
 from muster.airflow.authoring.references import VersionReference, is_known
 from muster.airflow.authoring.values import known_output, outputs_of, read_outputs
 from muster.airflow.operators.program import Program, ProgramOperator
+from muster.airflow.operators.releasing import admit_deployment
 from muster.airflow.operators.running import CachedOperator
 from muster.core.data import Input
 from muster.core.deployment import needs_workers
@@ -193,7 +194,8 @@ class ScoreOperator(CachedOperator, ProgramOperator):
         if not str(self.model).startswith(DEPLOYMENT):
             model = pin(store, "model", self.model)
             return self._of_version(store, model, model.versions[0].address)
-        spec = task.backend.deployments.champion(str(self.model).removeprefix(DEPLOYMENT))
+        admit_deployment(task, name := str(self.model).removeprefix(DEPLOYMENT))
+        spec = task.backend.deployments.champion(name)
         runs, told = spec.workers or spec, spec.worker_setup()
         if told and told.get("stream"):
             raise SpecError(

@@ -328,7 +328,7 @@ class SearchDriver:
             job = self._store.ledger.spec(job_id)
         except NotFound:
             job = self._job(trial)
-        self._backend.submit(job, job_id=job_id, owner=self.search_id)
+        self._backend.submit(job, job_id=job_id, owner=self.search_id, tally=self.search.tally)
 
     def _job(self, trial: Trial) -> JobSpec:
         last = trial.began if trial.is_finishing else self._spec.last

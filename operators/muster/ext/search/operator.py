@@ -198,6 +198,10 @@ class SearchOperator(GangOperator):
         own = {name.removesuffix(TRIALS) for name in super().written(spec)}
         return super().written(spec) | own | ({self.results} if self.results is not None else set())
 
+    def changes(self) -> Sequence[str]:
+        """The volume of the table, which no job writes."""
+        return [self.results] if self.results is not None else []
+
     def wish(self) -> None:
         """None: a search always searches."""
 
@@ -277,7 +281,10 @@ class SearchOperator(GangOperator):
         store, names = task.backend.store, [self.earlier] if isinstance(self.earlier, str) else self.earlier
         earlier = [version.address for name in names for version in store.resolve(name)]
         return Search(
-            spec=self.search_spec(earlier), trial=task.admitted(self.job_spec(task)), began=time.time()
+            spec=self.search_spec(earlier),
+            trial=task.admitted(self.job_spec(task)),
+            began=time.time(),
+            tally=task.tally,
         )
 
     def _begin(self, store: LocalStore, search_id: str, search: Search) -> None:
@@ -405,7 +412,9 @@ def _resumed(store: LocalStore, fresh: str, wanted: Search) -> str | None:
             search = stored_search(store, search_id)
             if search.trial.origin != wanted.trial.origin:
                 continue
-            read = loads(Search, dumps(replace(wanted, began=search.began)))  # 1 is 1.0 by then
+            read = loads(
+                Search, dumps(replace(wanted, began=search.began, tally=search.tally))
+            )  # 1 is 1.0 by then
             return search_id if search == read and look_up(store, search_id)[1].closed is None else None
     return None
 

@@ -15,6 +15,7 @@ from typing import Any
 from muster.core.errors import SpecError
 from muster.core.job import JobSpec
 from muster.core.names import check_identifier
+from muster.core.tally import Tally
 from muster.ext.search.space import Dimension, check_space, grid_size
 
 _MOST_TRIALS = 100_000
@@ -150,12 +151,13 @@ class Search:
     """A search as the store keeps it.
 
     :param spec: what it looks for. `trial`: the job of a trial; each trial completes its params by its own.
-    :param began: seconds since the epoch.
+    :param began: seconds since the epoch. `tally`: for whom its trials are counted.
     """
 
     spec: SearchSpec
     trial: JobSpec
     began: float
+    tally: Tally | None = field(default=None, metadata={"later": True})
 
     def __post_init__(self) -> None:
         if unknown := [name for name in self.spec.space if name not in self.trial.params]:

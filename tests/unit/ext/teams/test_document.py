@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from muster.airflow.teams import DagFacts
-from muster.core.data import Input, OutputTarget, Pinned
+from muster.core.data import UNKNOWN, Input, OutputTarget, Pinned
 from muster.core.errors import SpecError
 from muster.core.job import JobSpec, Role, SecretRef
 from muster.ext.teams.document import Document, read
@@ -42,7 +43,8 @@ def written(folder: Path, text: str) -> Document:
 
 
 def of(team: str, user: str = "ana") -> DagFacts:
-    return DagFacts(dag_id="seeing", tags=(f"team:{team}",) * bool(team), user=user)
+    file = "eyes/seeing/dag.py" if team == "vision" else "seeing/dag.py"
+    return DagFacts(dag_id="seeing", tags=(f"team:{team}",) * bool(team), file=file, user=user)
 
 
 def job(**given: Any) -> JobSpec:
@@ -63,7 +65,11 @@ def job(**given: Any) -> JobSpec:
 class TestWhose:
     @pytest.mark.parametrize(
         "facts",
-        [{"bundle_team": "vision"}, {"tags": ("late", "team:vision")}, {"file": "eyes/seeing/dag.py"}],
+        [
+            {"bundle_team": "vision"},
+            {"tags": ("late", "team:vision"), "file": "eyes/dag.py"},
+            {"file": "eyes/seeing/dag.py"},
+        ],
     )
     def test_a_bundle_a_tag_or_a_folder_tells(self, teams: Document, facts: dict[str, Any]) -> None:
         assert teams.of_dag(DagFacts(dag_id="seeing", **facts)) == "vision"
@@ -191,6 +197,14 @@ class TestJobs:
     def test_a_dag_of_no_team_keeps_what_no_team_has(self, teams: Document) -> None:
         spec = job(writes="a/b", queue="else", reads=["volume://a/c@1", "volume://common/x@1"])
         assert teams.admit(of("", ""), spec) == spec
+
+    def test_a_draft_is_judged_by_what_the_dag_file_tells(self, teams: Document) -> None:
+        begins = {"before": Input(versions=(Pinned(address="volume://stand-in@1", digest=DIGEST),))}
+        told = OutputTarget(volume="sight/raw", base="before", after=0)
+        draft = replace(job(), inputs=begins, outputs={"a": told, "b": OutputTarget(volume=UNKNOWN)})
+        teams.admit_drafts(of("vision"), [None, draft])
+        with pytest.raises(SpecError, match="writes volume sight/raw"):
+            teams.admit_drafts(of("speech"), [draft])
 
     def test_the_whole_store_is_for_dags_of_no_team(self, teams: Document) -> None:
         teams.admit_use(of(""), "task clean", reads=["deployment://x"], writes=["*"])
