@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from itertools import product
@@ -13,6 +14,7 @@ import pytest
 from tests import searched
 from tests.airflow.conftest import Seen
 from tests.airflow.test_page import COOKIE, OURS, make_job
+from tests.site import Site
 from tests.unit.airflow.attempts.notes import Notes
 from tests.unit.backends.releases.world import World
 
@@ -411,6 +413,45 @@ JobOperator(task_id="t", image="python", command=["touch", "{outputs.out}/a"], o
         assert result.succeeded, result.stages[0].message
         assert {store.ledger.tally(job_id).team for job_id in {*store.ledger.jobs()} - before} == {"vision"}
 
+    @pytest.mark.parametrize(
+        ("task", "said"),
+        [
+            (
+                "DeployOperator(task_id='t', name='sees', model='lines/model@1', smoke=None)",
+                "task t reads volume lines/model, which is of team 'speech'",
+            ),
+            (
+                "DeployOperator(task_id='t', name='sees', model='sight/a@1', smoke=SmokeRows('lines/model@1', most=2))",
+                "task t reads volume lines/model, which is of team 'speech'",
+            ),
+            (
+                "DeployOperator(task_id='t', name='line', model='sight/a@1', smoke=None)",
+                "deployment line serves what is not of team 'vision'",
+            ),
+            (
+                "RollbackOperator(task_id='t', name='line')",
+                "deployment line serves what is not of team 'vision'",
+            ),
+        ],
+    )
+    def test_a_release_of_what_is_another_teams_begins_nothing(
+        self,
+        run: Any,
+        write_dag: Any,
+        store: FolderStore,
+        monkeypatch: pytest.MonkeyPatch,
+        task: str,
+        said: str,
+    ) -> None:
+        world = World()
+        world.begin_canary(by="task")
+        monkeypatch.setattr(Backend, "deployments", property(lambda _: world))
+        before = [*world.history], world.deployment("line"), {*store.ledger.jobs()}
+        write_dag(f"from muster.airflow import RollbackOperator, SmokeRows\n{task}")
+        (stage,) = run().stages
+        assert (stage.state, said in stage.message) == ("failed", True), stage.message
+        assert ([*world.history], world.deployment("line"), {*store.ledger.jobs()}) == before
+
     def test_a_run_of_the_team_has_its_queue_and_is_counted_for_it(
         self, run: Any, write_dag: Any, store: FolderStore
     ) -> None:
@@ -483,3 +524,37 @@ class TestDeployments:
 
 def never() -> Any:
     raise NotImplementedError
+
+
+@pytest.mark.nightly
+def test_a_run_of_a_bundles_dag_is_its_teams(tmp_path: Path) -> None:
+    """As Airflow's own configuration and command say it: neither a tag nor a folder does."""
+    local = "airflow.dag_processing.bundles.local.LocalDagBundle"
+    bundle = {"name": "dags-folder", "classpath": local, "kwargs": {}, "team_name": "speech"}
+    with Site(tmp_path) as site:
+        (site.folder / "teams.toml").write_text(TEAMS)
+        for dag, volume in (("hears", "lines"), ("peeks", "sight")):
+            site.write(dag, OF_A_BUNDLE.replace("NAME", dag).replace("VOLUME", volume))
+        site.set("core", multi_team=True)
+        site.up()
+        site.airflow_command("teams", "create", "speech")
+        site.stop()
+        site.set("dag_processor", dag_bundle_config_list=json.dumps([bundle]))
+        site.up()
+        ended = {dag: site.wait(dag, site.trigger(dag)) for dag in ("hears", "peeks")}
+        assert ended == {"hears": "success", "peeks": "failed"}
+        (job,) = site.jobs()
+        ledger = FolderStore(site.home / "store").ledger
+        assert (ledger.spec(job).queue, ledger.tally(job).team) == ("speech", "speech")
+
+
+OF_A_BUNDLE = """
+from airflow.sdk import dag
+from muster.airflow import JobOperator
+
+@dag("NAME", schedule=None)
+def write():
+    JobOperator(task_id="write", image="python", command=["touch", "{outputs.out}/a"], outputs={"out": "VOLUME/rows"})
+
+write()
+"""
