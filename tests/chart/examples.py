@@ -137,12 +137,38 @@ WORKERS: Document = {
     },
     "networkPolicy": {"airflowEgress": [{"ports": [{"port": 6379}]}]},
 }
+TEAMS: Document = {
+    **AIRFLOW,
+    "queues": {
+        **LEAST["queues"],
+        "teams": [
+            {"name": name, "cohort": "site", "quotas": [{"flavor": "cpu", "cpu": 8, "memory": "32Gi"}]}
+            for name in ("site", "vision", "speech")
+        ],
+        "weights": {"vision-ana": 2},
+    },
+    "teams": {
+        "shared": ["common"],
+        "teams": {
+            "vision": {
+                "queue": "vision",
+                "volumes": "sight",
+                "folder": "eyes",
+                "secrets": ["connection:vision_*"],
+                "users": {"ana": "vision-ana", "ben@example.com": "vision-ben"},
+                "weight": 2,
+            },
+            "speech": {"queue": "speech", "volumes": "sound", "weight": 0.5},
+        },
+    },
+}
 EXAMPLES: dict[str, Document | Path] = {
     "least": LEAST,
     "whole": WHOLE,
     "airflow": AIRFLOW,
     "airflow-tasks": TASKS,
     "airflow-workers": WORKERS,
+    "teams": TEAMS,
     "test-cluster": CLUSTER,
 }
 
@@ -153,6 +179,7 @@ LIKE = {
     "airflow": "least",
     "airflow-tasks": "airflow",
     "airflow-workers": "airflow",
+    "teams": "airflow",
 }
 
 

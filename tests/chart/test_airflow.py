@@ -12,13 +12,14 @@ from typing import Any
 import pytest
 import yaml
 from tests.chart import helm
-from tests.chart.examples import AIRFLOW, LEAST, TASKS, WORKERS
+from tests.chart.examples import AIRFLOW, LEAST, TASKS, TEAMS, WORKERS
 from tests.chart.helm import NAMESPACE, Document, named, refused, render
 from tests.chart.reach import End, may
 
 from muster.airflow.site import cluster_settings
 from muster.backends.kubernetes.site import ClusterSite
 from muster.ext.dags.bundle import VolumeDagBundle
+from muster.ext.teams import document
 
 pytestmark = pytest.mark.chart
 
@@ -457,6 +458,119 @@ def test_dags_of_a_volume_are_a_bundle_that_the_dag_processor_may_read() -> None
     assert (spec["serviceAccountName"], spec["automountServiceAccountToken"]) == ("muster-airflow", False)
     assert re.findall(r"--kind (\w+)", spec["initContainers"][0]["command"][2]) == ["reader"] * 2
     assert {"name": "token", "mountPath": "/token", "readOnly": True} in spec["containers"][0]["volumeMounts"]
+
+
+def _written(made: list[Document], folder: Path) -> Path:
+    """The document of teams, as the pods see it."""
+    file = folder / "teams.toml"
+    file.write_text(named(made, "ConfigMap", "muster-teams")["data"]["teams.toml"])
+    return file
+
+
+def test_the_document_of_teams_is_one_that_airflow_reads_as_the_values_say_it(tmp_path: Path) -> None:
+    read = document.read(_written(render(TEAMS), tmp_path))
+    assert read.shared == ("common",)
+    assert read.teams == {
+        "vision": document.Team(
+            queue="vision",
+            volumes="sight",
+            folder="eyes",
+            secrets=("connection:vision_*",),
+            users={"ana": "vision-ana", "ben@example.com": "vision-ben"},
+            weight=2.0,
+        ),
+        "speech": document.Team(queue="speech", volumes="sound", weight=0.5),
+    }
+
+
+@pytest.mark.parametrize("executor", ["LocalExecutor", "KubernetesExecutor", "CeleryExecutor"])
+def test_whatever_reads_or_runs_dags_has_the_document_of_teams(executor: str) -> None:
+    """As a folder, which follows a change without a restart: a single file that is mounted does not."""
+    of = {"LocalExecutor": AIRFLOW, "KubernetesExecutor": TASKS, "CeleryExecutor": WORKERS}[executor]
+    made = render({**of, "queues": TEAMS["queues"], "teams": TEAMS["teams"]})
+    pods = {part: pod(made, part) for part in WAITING}
+    if executor != "LocalExecutor":
+        pods["worker"] = worker(made, executor)
+    for spec in pods.values():
+        (main,) = spec["containers"]
+        assert environment(main)["AIRFLOW__MUSTER__TEAMS"] == "/teams/teams.toml"
+        assert {"name": "teams", "mountPath": "/teams", "readOnly": True} in main["volumeMounts"]
+        assert {"name": "teams", "configMap": {"name": "muster-teams"}} in spec["volumes"]
+
+
+def test_teams_share_by_weight_and_their_persons_by_use() -> None:
+    found = {(each["kind"], each["metadata"]["name"]): each.get("spec") for each in render(TEAMS)}
+    shares = {
+        name: (spec.get("fairSharing"), spec.get("admissionScope"))
+        for (kind, name), spec in found.items()
+        if kind == "ClusterQueue"
+    }
+    by_use = {"admissionMode": "UsageBasedAdmissionFairSharing"}
+    assert shares == {
+        "site": (None, None),
+        "vision": ({"weight": "2"}, by_use),
+        "speech": ({"weight": "0.5"}, None),
+    }
+    assert {name: spec for (kind, name), spec in found.items() if kind == "LocalQueue"} == {
+        "site": {"clusterQueue": "site"},
+        "vision": {"clusterQueue": "vision"},
+        "vision-ana": {"clusterQueue": "vision", "fairSharing": {"weight": "2"}},
+        "vision-ben": {"clusterQueue": "vision"},
+        "speech": {"clusterQueue": "speech"},
+    }
+
+
+def test_the_values_of_the_page_of_teams_are_taken(tmp_path: Path) -> None:
+    text = (helm.ROOT / "docs" / "howto" / "teams.md").read_text()
+    given = yaml.safe_load(re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)[0])
+    given["queues"]["flavors"] = [{"name": "gpu-a100"}]
+    found = render({**AIRFLOW, **given})
+    assert document.read(_written(found, tmp_path)).of_queue("vision-ana") == "vision"
+    assert named(found, "LocalQueue", "vision-ana")["spec"]["fairSharing"] == {"weight": "2"}
+
+
+SPEECH = TEAMS["teams"]["teams"]["speech"]
+WRONG_TEAMS: dict[str, tuple[Document, str]] = {
+    "no queue": ({"volumes": "sound"}, "teams.teams: team speech has no queue: name the queue of its jobs"),
+    "no volumes": ({"queue": "speech"}, "teams.teams: team speech has no volumes: name the prefix"),
+    "a queue that is nowhere": (
+        {**SPEECH, "queue": "talk"},
+        "teams.teams: team speech has the queue talk, and queues.teams makes site, vision, speech",
+    ),
+    "two teams with one prefix": (
+        {**SPEECH, "volumes": "sight"},
+        "teams.teams: volumes of the teams speech and vision are sight and sight: neither may hold the other",
+    ),
+    "a prefix in another's": (
+        {**SPEECH, "volumes": "sight/near"},
+        "teams.teams: volumes of the teams speech and vision are sight/near and sight: neither may hold",
+    ),
+    "a person in another's queue": (
+        {**SPEECH, "users": {"cid": "vision-ana"}},
+        "teams.teams: queues of the teams speech and vision are vision-ana and vision-ana: neither may hold",
+    ),
+    "two teams in one folder": (
+        {**SPEECH, "folder": "eyes/near"},
+        "teams.teams: folders of the teams speech and vision are eyes/near and eyes: neither may hold",
+    ),
+    "a folder outside": ({**SPEECH, "folder": "a/../.."}, 'folder of speech is "a/../..": need a folder'),
+    "no weight at all": ({**SPEECH, "weight": 0}, "at '/teams/teams/speech/weight': exclusiveMinimum"),
+    "a misspelt field": ({**SPEECH, "volume": "x"}, "additional properties 'volume' not allowed"),
+}
+
+
+@pytest.mark.parametrize("why", WRONG_TEAMS)
+def test_teams_that_contradict_each_other_are_refused(why: str) -> None:
+    speech, said = WRONG_TEAMS[why]
+    teams = {**TEAMS["teams"], "teams": {**TEAMS["teams"]["teams"], "speech": speech}}
+    assert said in refused({**TEAMS, "teams": teams})
+
+
+def test_a_weight_is_of_a_queue_that_shares() -> None:
+    queues = {**TEAMS["queues"], "weights": {"speech": 2}}
+    assert "queues.weights has speech, which is the queue of no person" in refused(
+        {**TEAMS, "queues": queues}
+    )
 
 
 def worker(documents: list[Document], executor: str) -> Document:

@@ -98,6 +98,9 @@ until said=$(python -c 'import os; from muster.ext.up.postgres import check_answ
 {{- end }}
 - {name: AIRFLOW__MUSTER__CONNECTION, value: muster}
 - {name: AIRFLOW__MUSTER__INSTANCE, value: {{ printf "%s-%s" .Release.Namespace (include "muster.fullname" .) | trunc 63 | quote }}}
+{{- if .Values.teams.teams }}
+- {name: AIRFLOW__MUSTER__TEAMS, value: /teams/teams.toml}
+{{- end }}
 - {name: AIRFLOW_CONN_MUSTER, value: {{ include "muster.airflow.connection" . | quote }}}
 {{- with .Values.extraEnv }}
 {{ toYaml . }}
@@ -130,6 +133,9 @@ until said=$(python -c 'import os; from muster.ext.up.postgres import check_answ
 {{- $root := index . 0 -}}
 - {name: tmp, mountPath: /tmp}
 - {name: home, mountPath: /airflow}
+{{- if and $root.Values.teams.teams (index . 3) }}
+- {name: teams, mountPath: /teams, readOnly: true}
+{{- end }}
 {{- if index . 2 }}
 - {name: claim, mountPath: /logs, subPath: {{ $root.Values.airflow.logs.folder }}}
 {{- end }}
@@ -295,6 +301,9 @@ spec:
   - {name: keys, secret: {secretName: {{ include "muster.keys" $root | quote }}, defaultMode: 0440}}
   - {name: token, emptyDir: {medium: Memory, sizeLimit: 1Mi}}
   - {name: own, emptyDir: {sizeLimit: 16Mi}}
+  {{- end }}
+  {{- if and .waits $root.Values.teams.teams }}
+  - {name: teams, configMap: {name: {{ include "muster.name" (list $root "teams") }}}}
   {{- end }}
   {{- if not .waits }}
   {{- else if $airflow.dags.image }}
