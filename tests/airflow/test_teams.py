@@ -398,6 +398,34 @@ JobOperator(task_id="t", image="python", command=["touch", "{outputs.out}/a"], o
         (stage,) = run({"volume": "lines/tried"}).stages
         assert "writes volume lines/tried, which is of team 'speech'" in stage.message
 
+    def test_a_shared_version_is_not_retired_by_a_reader(
+        self, run: Any, write_dag: Any, dag_folder: Path
+    ) -> None:
+        (dag_folder / "expectations.json").write_text(
+            '{"expectations": [{"type": "expect_table_row_count_to_equal", "kwargs": {"value": 1}}]}'
+        )
+        write_dag("ValidateOperator(task_id='t', volume='common/rows@1', result_volume='sight/checked')")
+        (stage,) = run().stages
+        assert "retire_failed: a mark writes volume common/rows, which is of no team" in stage.message
+
+    def test_a_plan_tells_nothing_of_another_teams(
+        self, write_dag: Any, dag_folder: Path, home: EmbeddedHome, backend: Backend, made: None
+    ) -> None:
+        from muster.airflow.embedded.load import parse
+        from muster.ext.plan.planner import Planner
+
+        write_dag("""
+JobOperator(task_id="a", image="python", command=["true"], inputs={"x": "lines/model"}, outputs={"out": "sight/a"})
+GateOperator(task_id="b", volume="lines/model", require={"auc": "> 0"})
+JobOperator(task_id="c", image="python", command=["true"], outputs={"out": "sight/a"})
+""")
+        dag = parse(dag_folder.name, home.dags)
+        stages = {each.task_id: each for each in Planner(dag, {}, backend, home.settings).plan().stages}
+        assert [stages[each].does.value for each in "abc"] == ["refused", "refused", "runs"]
+        assert all(
+            "reads volume lines/model" in stages[each].why and not stages[each].inputs for each in "ab"
+        )
+
     def test_trials_are_counted_for_the_team(
         self, run: Any, write_dag: Any, dag_folder: Path, store: FolderStore
     ) -> None:

@@ -13,12 +13,13 @@ from muster.airflow.assets import asset_of
 from muster.airflow.authoring.checks import check_file, check_flag, check_image, check_some, optional
 from muster.airflow.authoring.code import DagFolder
 from muster.airflow.authoring.keywords import keyword
-from muster.airflow.authoring.references import VersionReference
+from muster.airflow.authoring.references import VersionReference, texts_in
 from muster.airflow.authoring.values import volume_of
 from muster.airflow.links import DataDocsLink, JobLink, VersionsLink, job_of
 from muster.airflow.operators.program import Program, ProgramOperator
 from muster.airflow.operators.releasing import made_again
 from muster.airflow.operators.running import CachedOperator
+from muster.airflow.teams import DagFacts, site_teams
 from muster.core.address import Address
 from muster.core.data import Input, OutputTarget
 from muster.core.errors import NotFound, SpecError
@@ -128,6 +129,10 @@ class ValidateOperator(CachedOperator, ProgramOperator):
 
         task = TaskRun.of(self, context)
         store = task.backend.store
+        if self.retire_failed:
+            with self.refusing("retire_failed"):
+                marked = [Address.parse(each).volume for each in texts_in(self.volume)]
+                site_teams().admit_use(DagFacts.of(context), "a mark", writes=marked)
         outcome = task.make(partial(self.build, task), wish=self.wish())
         result = self.finish(context, task, outcome)
         # What the job looked at, which an earlier try may have pinned: @latest is another version by now.
@@ -213,7 +218,7 @@ class ValidateOperator(CachedOperator, ProgramOperator):
 
     def _reinstate(self, store: LocalStore, addresses: Sequence[str]) -> None:
         """Bring back what this suite retired and now lets pass; what was retired for another reason stays so."""
-        for address in addresses:
+        for address in addresses if self.retire_failed else ():
             (version,) = store.resolve(address)
             if version.retired is None:
                 continue

@@ -17,12 +17,14 @@ from muster.airflow.attempts.run import TaskRun
 from muster.airflow.attempts.verdicts import Failed
 from muster.airflow.attempts.watcher import called
 from muster.airflow.authoring.code import DagFolder
+from muster.airflow.authoring.keywords import addresses_read
 from muster.airflow.embedded.load import read_params
 from muster.airflow.embedded.rendering import Unknown, plan_context, render
 from muster.airflow.operators.base import MusterOperator
 from muster.airflow.operators.deploy import DeployOperator
 from muster.airflow.operators.gate import GateOperator
 from muster.airflow.operators.mapping import Mapped
+from muster.airflow.operators.releasing import admit_deployment
 from muster.airflow.operators.spec import arrives_as_list
 from muster.airflow.operators.validate import ValidateOperator
 from muster.airflow.site import interpreter_path
@@ -140,15 +142,21 @@ class Planner:
             return replace(stage, does=Does.REFUSED, why=one_line(str(error)))
 
     def _of_rendered(self, stage: PlannedStage, operator: MusterOperator, *, mapped: bool) -> PlannedStage:
+        task = self._task(operator)
+        read = addresses_read(type(operator), lambda each: getattr(operator, each.attribute))
+        what, writes = f"task {operator.task_id}", operator.changes()
+        site_teams().admit_use(DagFacts.of(task.context), what, reads=read, writes=writes)
         if isinstance(operator, DeployOperator):
+            admit_deployment(task, operator.name, model=str(operator.model))
             return self._deploys(stage, operator.name, str(operator.model))
         if isinstance(operator, GateOperator):
             if not mapped:
                 self._results[stage.task_id] = {"passed": str(operator.volume), "versions": {}}
             return replace(stage, does=Does.ASKS, inputs={"volume": (str(operator.volume),)})
-        spec = operator.job_spec(self._task(operator))
+        spec = operator.job_spec(task)
         if spec is None:
             return replace(stage, does=Does.RUNS)
+        spec = task.admitted(spec)
         before = self._making(stage.task_id, spec)
         if before:
             return self._behind(stage, operator, before)

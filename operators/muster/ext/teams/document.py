@@ -7,7 +7,7 @@
     [teams.vision]
     queue = "vision"                     # of its jobs that name none; only its own jobs may name it
     volumes = "vision"                   # its jobs write below vision/, and nothing else does
-    folder = "vision"                    # Dags there are its own; so are those of its bundle, or with the tag team:vision
+    folder = "vision"                    # Dags there are its own; so are those of its bundle. Without one the tag team:vision tells
     secrets = ["connection:vision_*"]    # SOURCE:NAME of the secrets that its jobs may take
     users = {ana = "vision-ana"}         # the queues of persons, for runs that they trigger
     weight = 2                           # of its queue, where queues share fairly
@@ -102,7 +102,13 @@ class Document(Teams):
                     f"Dag {dag.dag_id} is of two teams: {claims[0][1]!r} by {claims[0][0]}, {name!r} by {how}: "
                     "leave it to one of them"
                 )
-        return claims[0][1] if claims else ""
+        team = claims[0][1] if claims else ""
+        if team and (folder := folders.get(team)) and not (dag.bundle_team or _below(dag.file, folder)):
+            raise SpecError(
+                f"Dag {dag.dag_id} is of team {team!r} by {claims[0][0]}, and its file {dag.file!r:.120} is not in that "
+                f"team's folder {folder!r}: move it there, or take the tag away"
+            )
+        return team
 
     def of_volume(self, volume: str) -> str:
         """Return the team below whose prefix a volume lies."""
@@ -184,8 +190,11 @@ def _apart(what: str, given: Iterable[tuple[str, str]]) -> None:
 
 def _matches(secret: str, patterns: Iterable[str]) -> bool:
     """Whether a pattern fits. Of a connection its field does not count, nor the key of a Secret: all of it is taken or nothing."""
-    whole = secret.partition("#")[0] if secret.startswith("connection:") else secret
-    return any(fnmatchcase(whole, each) for each in patterns)
+    return any(fnmatchcase(_whole(secret), _whole(each)) for each in patterns)
+
+
+def _whole(secret: str) -> str:
+    return secret.partition({"connection": "#", "kubernetes": "/"}.get(secret.partition(":")[0], "\n"))[0]
 
 
 def _volumes(addresses: Iterable[str]) -> Iterator[str]:

@@ -74,6 +74,20 @@ class TestWhose:
     def test_a_bundle_a_tag_or_a_folder_tells(self, teams: Document, facts: dict[str, Any]) -> None:
         assert teams.of_dag(DagFacts(dag_id="seeing", **facts)) == "vision"
 
+    def test_a_tag_makes_no_dag_outside_of_a_teams_folder_its_own(self, teams: Document) -> None:
+        with pytest.raises(SpecError, match=r"its file 'mine/dag\.py' is not in that team's folder 'eyes/'"):
+            teams.of_dag(DagFacts(dag_id="x", tags=("team:vision",), file="mine/dag.py"))
+        assert teams.of_dag(DagFacts(dag_id="x", tags=("team:speech",), file="mine/dag.py")) == "speech"
+
+    @pytest.mark.parametrize("pattern", ["kubernetes:db", "kubernetes:db/password", "kubernetes:d*/*"])
+    @pytest.mark.parametrize("name", ["db/password", "db/user"])
+    def test_a_secret_is_a_teams_with_all_its_keys(self, tmp_path: Path, pattern: str, name: str) -> None:
+        teams = written(tmp_path, f"[teams.a]\nqueue = 'a'\nvolumes = 'a'\nsecrets = ['{pattern}']\n")
+        spec = job(writes="a/b", secrets={"A": SecretRef(source="kubernetes", name=name)})
+        assert teams.admit(of("a"), spec).queue == "a"
+        with pytest.raises(SpecError, match="which is of team 'a'"):
+            teams.admit(of(""), replace(spec, outputs={"b": OutputTarget(volume="b")}))
+
     def test_a_dag_that_nothing_claims_is_of_no_team(self, teams: Document) -> None:
         assert teams.of_dag(DagFacts(dag_id="x", tags=("teams", "late"), file="eyesight/dag.py")) == ""
 
