@@ -259,6 +259,20 @@ def test_the_claim_s_root_is_mounted_by_what_makes_its_folder_alone() -> None:
                 assert mounts == [{"name": "claim", "mountPath": "/logs", "subPath": "team/logs"}]
 
 
+def test_no_volume_of_a_site_s_has_the_name_of_one_of_the_chart_s() -> None:
+    """Two of a name would be refused by the API server alone, when the pod is made."""
+    schema = json.loads((helm.CHART / "values.schema.json").read_text())
+    kept = schema["$defs"]["volumes"]["items"]["properties"]["name"]["not"]["enum"]
+    made = [*render(TEAMS), *render(values(dags={"claim": {"name": "dags"}}))]
+    used = {
+        each["name"]
+        for of in made
+        if of["kind"] in {"Deployment", "CronJob", "Job"} and "-airflow-" in of["metadata"]["name"]
+        for each in of["spec"].get("jobTemplate", of)["spec"]["template"]["spec"]["volumes"]
+    }
+    assert {"teams", "dags", "token"} <= used <= set(kept)
+
+
 def _said(policy: Document) -> str:
     return " ".join(each["expression"] for each in policy["spec"]["validations"])
 
