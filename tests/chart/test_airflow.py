@@ -653,6 +653,14 @@ def test_a_scheduler_makes_pods_of_tasks_and_none_with_other_rights() -> None:
     assert named(found, "ValidatingAdmissionPolicyBinding", "muster-airflow-scheduler")
 
 
+@pytest.mark.parametrize(("example", "closed"), [(TASKS, True), (AIRFLOW, False)])
+def test_the_scheduler_takes_no_job_s_pod_for_one_of_a_task(example: Document, closed: bool) -> None:
+    """It finds them by labels, which a job's pod_override could give."""
+    said = _said(named(render(example), "ValidatingAdmissionPolicy", "muster-admission"))
+    for label in ("kubernetes_executor", "airflow-worker"):
+        assert (f"'{label}' in each.labels" in said) is closed
+
+
 def test_a_dag_s_author_may_not_make_more_of_a_task_s_pod() -> None:
     """By executor_config it could be taken for the store's, see all of the claim, or read keys."""
     found = render(TASKS)
