@@ -448,6 +448,7 @@ def frames(server: Answering, python: Callable[[str], Path], *words: str) -> Any
         (["cut", "5"], ["3", "the message is cut off"]),  # the loop went round for ever
         (["cut", "9"], ["3", "the message is cut off"]),
         (["cut", "0"], ["3", "the call has no message"]),
+        (["empty"], ["", ""]),  # its answer begins
         (["timeout", "1S"], ["", ""]),
         *(
             (["timeout", value], ["13", "grpc-timeout: expected up to 8 digits and a unit"])
@@ -463,6 +464,23 @@ def test_what_no_client_of_grpc_sends_is_answered(
     assert frames(server, python, *words) == told
     assert client.ask("ServerLive")["status"] == "OK"
     assert "a call of gRPC failed" not in server.private.log.read_text()
+
+
+@pytest.mark.parametrize("how", ["resets", "pings", "settings"])
+def test_a_client_that_floods_is_ended(
+    server: Answering, client: Asker, python: Callable[[str], Path], how: str
+) -> None:
+    """CVE-2023-44487, and frames that ask nothing."""
+    assert frames(server, python, how) is True
+    assert client.ask("ServerLive")["status"] == "OK"
+    assert "a call of gRPC failed" not in server.private.log.read_text()
+
+
+def test_a_client_that_asks_nothing_is_told_to_go_and_answered_if_it_asks_after_all(
+    server: Answering, python: Callable[[str], Path]
+) -> None:
+    *_, goaway, answer = frames(server, python, "idle")
+    assert (goaway, answer) == (7, 1)
 
 
 @pytest.mark.nightly

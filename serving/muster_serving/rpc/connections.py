@@ -15,24 +15,25 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from grpclib.config import Configuration
-from grpclib.protocol import AbstractHandler, H2Protocol, Stream
+from grpclib.protocol import AbstractHandler, Connection, EventsProcessor, H2Protocol, Stream
+from h2 import events
 from h2.config import H2Configuration
-from h2.events import UnknownFrameReceived
+from h2.connection import H2Connection
 
-from muster_serving.connection import ANSWER_SECONDS, HEAD_SECONDS, IDLE_SECONDS
+from muster_serving.connection import ANSWER_SECONDS, HEAD_SECONDS, IDLE_SECONDS, LEAVE_SECONDS
 from muster_serving.rpc.calls import Call
 
 CONNECTIONS = 500
 CALLS = 4000  # of all clients together: so many headers are in memory, each of 16 KiB at most
-_WINDOW_BYTES, _WINDOWS_BYTES = 64 << 10, 256 << 10  # of a call, and of a connection
+_WINDOWS_BYTES = 256 << 10  # of a connection; that of a call is HTTP/2's own, 64 KiB
+_PIECE_BYTES = 16 << 10  # that much is read before a client that floods is ended
+_WITHDRAWN = 100  # calls that one piece takes back: as many as there may be at once
+_EMPTY = 5000  # frames a second that ask nothing; gRPC of Go sends a ping for each answer
 _GOAWAY = b"\0\0\x08\x07\0\0\0\0\0" + b"\x7f\xff\xff\xff" + b"\0\0\0\0"  # NO_ERROR
 _BACKLOG = 2048
 _QUIET_SECONDS = 1.0
 _LOOK_SECONDS = 0.05
 
-_SIZES = Configuration(
-    http2_connection_window_size=_WINDOWS_BYTES, http2_stream_window_size=_WINDOW_BYTES
-).__for_server__()
 # Headers stay bytes, as they came: no value of theirs ends a connection.
 _BYTES = H2Configuration(
     client_side=False,
@@ -43,7 +44,28 @@ _BYTES = H2Configuration(
     normalize_outbound_headers=False,
 )
 
+_ASK_NOTHING = (
+    events.PingReceived,
+    events.PriorityUpdated,
+    events.RemoteSettingsChanged,
+    events.UnknownFrameReceived,
+)
+
 Reply = Callable[[Call], Awaitable[None]]
+
+
+class _Frames(EventsProcessor):  # type: ignore[misc]
+    """What the frames of one client say. :ivar empty: how many asked nothing since the last look. :ivar withdrawn: calls of a piece."""
+
+    empty = withdrawn = 0
+
+    def process(self, event: events.Event) -> None:
+        """Take one. grpclib calls this; it knows no unknown frames, and takes an empty one of data for the end."""
+        empty = isinstance(event, events.DataReceived) and not event.flow_controlled_length
+        self.empty += empty or isinstance(event, _ASK_NOTHING)
+        self.withdrawn += isinstance(event, events.StreamReset)
+        if not empty and not isinstance(event, events.UnknownFrameReceived):
+            super().process(event)
 
 
 class _Client(AbstractHandler, H2Protocol):  # type: ignore[misc]
@@ -53,21 +75,33 @@ class _Client(AbstractHandler, H2Protocol):  # type: ignore[misc]
     """
 
     def __init__(self, connections: Connections) -> None:
-        super().__init__(self, _SIZES, _BYTES)
+        super().__init__(self, Configuration(), _BYTES)
         self._connections = connections
         self.calls: dict[Stream, asyncio.Task[None]] = {}
         self.heard = self._taken = connections.loop.time()
         self._begun = self._answered = self._sent_off = False
 
     def connection_made(self, transport: Any) -> None:
-        super().connection_made(transport)
+        """Begin, with our window, and without grpclib's pings: TCP's keepalive does."""
         self.transport = transport
-        self.processor.processors[UnknownFrameReceived] = lambda _: None  # as HTTP/2 wants
+        frames = H2Connection(_BYTES)
+        frames.initiate_connection()
+        frames.increment_flow_control_window(_WINDOWS_BYTES - frames.inbound_flow_control_window)
+        self.connection = Connection(frames, transport, config=self.config)
+        self.connection.flush()
+        self.processor = _Frames(self, self.connection)
         self._connections.entered(self)
 
     def data_received(self, data: bytes) -> None:
+        """Read piece by piece, and end a client that floods: it is heard no further."""
         self.heard = self._connections.loop.time()
-        super().data_received(data)
+        for at in range(0, len(data), _PIECE_BYTES):
+            if self.transport.is_closing():
+                return
+            self.processor.withdrawn = 0
+            super().data_received(data[at : at + _PIECE_BYTES])
+            if self.processor.withdrawn > _WITHDRAWN or self.processor.empty > _EMPTY:
+                self.transport.abort()
 
     def accept(self, stream: Stream, headers: Any, release_stream: Callable[[], Any]) -> None:
         """Answer a call. grpclib calls this, and the next two."""
@@ -117,14 +151,17 @@ class _Client(AbstractHandler, H2Protocol):  # type: ignore[misc]
             self.transport.write(_GOAWAY)
 
     def look(self, now: float) -> None:
-        """End the connection if its client is too slow, or asks nothing for long. Call it about once a second."""
+        """End the connection if its client is too slow, or asks nothing for long, once it is told. Call it about once a second."""
+        self.processor.empty = 0
+        idle = now - self.heard - (IDLE_SECONDS if self._begun else HEAD_SECONDS)
         if not self.unsent:
             self._taken = now
         if now - self._taken > ANSWER_SECONDS:
             self.transport.abort()
-        elif not self.calls and now - self.heard > (IDLE_SECONDS if self._begun else HEAD_SECONDS):
+        elif not self.calls and idle > 0:
             self.leave(unanswered=True)
-            self.transport.close()
+            if idle > LEAVE_SECONDS:
+                self.transport.close()
 
 
 class Connections:
