@@ -494,7 +494,8 @@ class TestDeployments:
     """`line` serves what is of team speech."""
 
     @pytest.fixture
-    def task(self, home: EmbeddedHome, teams: Path) -> Any:
+    def task(self, home: EmbeddedHome, teams: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+        monkeypatch.setenv("AIRFLOW__MUSTER__TEAMS", str(teams))  # a run before drops what is set of Airflow
         world = World()
         world.begin_canary(by="task")
         dag = SimpleNamespace(dag_id="seeing", tags=("team:vision",))
