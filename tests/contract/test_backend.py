@@ -344,6 +344,17 @@ class BackendContract(Named):
         status, lines = finish(backend, second)
         assert (status.state, lines) == (JobState.SUCCEEDED, ["[rank 0] rank 0 of 1"])
 
+    def test_a_job_whose_task_was_killed_as_it_entered_it_waits_for_its_budget_too(
+        self, backend: Backend, job: Callable[..., JobSpec]
+    ) -> None:
+        entered = self.own("entered")
+        spec = replace(job(SLEEP), origin=Origin(dag_id=entered), budget=HourBudget(cpu_hours=0))
+        backend.store.ledger.create(entered, spec)
+        backend.submit(spec, job_id=entered)
+        assert "waits for its budget: " in backend.status(entered).reason
+        assert not self.started(entered)
+        backend.cancel(entered)
+
     def test_a_job_that_waits_for_its_budget_for_too_long_is_ended(
         self, backend: Backend, job: Callable[..., JobSpec]
     ) -> None:

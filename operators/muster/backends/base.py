@@ -81,7 +81,7 @@ class Backend:
         :return: what the runner warned of, where this call entered the job; its log begins with that.
         :raises SpecError: it can never run here, or the job_id is taken by another spec.
         """
-        entered, warnings = self._enter(job, job_id=job_id, owner=owner)
+        warnings = self._enter(job, job_id=job_id, owner=owner)
         try:
             if tally is not None:
                 self._ledger.note_tally(job_id, tally)
@@ -90,8 +90,8 @@ class Backend:
         status = self._ledger.status(job_id)
         if status.state.ended:
             self.runner.clear(job, job_id)
-        elif not self._keep(status, entered=entered):
-            self.runner.start(job, status)
+        elif let_in := self._let_in(job, status, tally):
+            self.runner.start(job, let_in)
         return warnings
 
     def status(self, job_id: str) -> JobStatus:
@@ -177,19 +177,21 @@ class Backend:
         """Give back what is held open to look at jobs; jobs go on."""
         self.place.close()
 
-    def _keep(self, status: JobStatus, *, entered: bool) -> bool:
-        """Keep a job that is submitted from its start where an extension says why; what was let in before is not asked for.
+    def _let_in(self, job: JobSpec, status: JobStatus, tally: Tally | None) -> JobStatus | None:
+        """Return the status of a job that may start; None where an extension keeps it. What was let in before is not asked for.
 
-        The ledger has it as queued, with no process that works on it. Once it may start it looks as one does that was lost in
-        the queue, so the task that waits for it submits it again, with its secrets.
+        The ledger has a kept job as queued without a process, like one just entered: where its task was killed here, the next
+        submit asks. Once it may start it looks like one that was lost in the queue: its task submits it again, with its secrets.
         """
-        why = self._kept(status.job_id, entered=entered) if entered or _is_kept(status) else ""
-        if why or _is_kept(status):
-            self._ledger.update(replace(status, alive=not why, reason=why))
-        return bool(why)
+        if not _is_kept(status):
+            return status
+        why = self._kept(job, tally or self._ledger.tally(status.job_id), entered=not status.reason)
+        status = replace(status, alive=not why, reason=why)
+        self._ledger.update(status)
+        return None if why else status
 
-    def _kept(self, job_id: str, *, entered: bool = False) -> str:
-        asked = (held(self.store, *self._known(job_id), entered) for held in used(lambda each: each.held))
+    def _kept(self, job: JobSpec, tally: Tally, *, entered: bool = False) -> str:
+        asked = (held(self.store, job, tally, entered) for held in used(lambda each: each.held))
         return next(filter(None, asked), "")
 
     def _look(self, *, many: bool) -> Look:
@@ -197,7 +199,7 @@ class Backend:
         look = self.runner.look(many=many)
 
         def looked(status: JobStatus) -> JobStatus:
-            if not _is_kept(status) or not (why := self._kept(status.job_id)):
+            if not _is_kept(status) or not (why := self._kept(*self._known(status.job_id))):
                 return look(status)
             limit = self._known(status.job_id)[0].queue_timeout_seconds
             if time.time() <= status.submitted + limit:
@@ -209,8 +211,8 @@ class Backend:
 
         return looked
 
-    def _enter(self, job: JobSpec, *, job_id: str, owner: str | None) -> tuple[bool, tuple[str, ...]]:
-        """Enter a job that is not known yet, with warnings as the first lines of its log; return whether it is new, and these.
+    def _enter(self, job: JobSpec, *, job_id: str, owner: str | None) -> tuple[str, ...]:
+        """Enter a job that is not known yet, with warnings as the first lines of its log; return these.
 
         A known job is not checked again: what it was made of need not be here any more.
         """
@@ -225,7 +227,7 @@ class Backend:
             raise SpecError(str(error)) from error
         if created and warnings:
             self._ledger.append(job_id, "".join(f"[muster] {line}\n" for line in warnings).encode())
-        return created, warnings if created else ()
+        return warnings if created else ()
 
     def _is_known(self, job_id: str) -> bool:
         try:

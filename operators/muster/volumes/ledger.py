@@ -277,7 +277,7 @@ class FolderLedger(TaskNotes):
             write_whole(new / "spec.json", wire.dumps(spec))
             now = time.time_ns()  # finer than file times, for jobs entered within one tick
             os.utime(new / "spec.json", ns=(now, now))
-            status = JobStatus(job_id=job_id, state=JobState.QUEUED, submitted=now / 1e9)
+            status = JobStatus(job_id=job_id, state=JobState.QUEUED, submitted=now / 1e9, alive=False)
             write_whole(new / "status.json", wire.dumps(status))
             if owner is not None:
                 write_whole(new / "owner", owner)

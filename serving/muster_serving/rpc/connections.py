@@ -44,13 +44,12 @@ _BYTES = H2Configuration(
     normalize_outbound_headers=False,
 )
 
-_ASK_NOTHING = (
+_NOTHING = (
     events.PingReceived,
     events.PriorityUpdated,
     events.RemoteSettingsChanged,
     events.UnknownFrameReceived,
 )
-
 Reply = Callable[[Call], Awaitable[None]]
 
 
@@ -62,7 +61,7 @@ class _Frames(EventsProcessor):  # type: ignore[misc]
     def process(self, event: events.Event) -> None:
         """Take one. grpclib calls this; it knows no unknown frames, and takes an empty one of data for the end."""
         empty = isinstance(event, events.DataReceived) and not event.flow_controlled_length
-        self.empty += empty or isinstance(event, _ASK_NOTHING)
+        self.empty += empty or isinstance(event, _NOTHING)
         self.withdrawn += isinstance(event, events.StreamReset)
         if not empty and not isinstance(event, events.UnknownFrameReceived):
             super().process(event)

@@ -147,7 +147,7 @@ class MemoryLedger:
     def create(self, job_id: str, spec: JobSpec, *, owner: str | None = None) -> bool:
         with self._lock:
             if check_job_id(job_id) not in self._jobs:
-                status = JobStatus(job_id=job_id, state=JobState.QUEUED, submitted=time.time())
+                status = JobStatus(job_id=job_id, state=JobState.QUEUED, submitted=time.time(), alive=False)
                 self._jobs[job_id] = _Job(spec, status, owner)
                 return True
             if json.loads(wire.dumps(self.spec(job_id))) != json.loads(wire.dumps(spec)):

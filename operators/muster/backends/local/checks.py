@@ -191,12 +191,13 @@ def _jobs(settings: Settings) -> Check:
 
     try:
         store = FolderStore(settings.store)
-        look = LocalRunner(settings, store).look(many=True)
-        found = map(look, store.ledger.statuses(store.ledger.jobs()))
+        recorded = store.ledger.statuses(store.ledger.jobs())
+        found = map(LocalRunner(settings, store).look(many=True), recorded)
         unended = [status for status in found if not status.state.ended]
     except MusterError as error:
         return bad("jobs", error, "muster jobs ls")
-    stray = [status.job_id for status in unended if not status.alive]
+    kept = {status.job_id for status in recorded if not status.alive and status.reason}  # by a budget
+    stray = [status.job_id for status in unended if not status.alive and status.job_id not in kept]
     if stray:
         return warn(
             "jobs",

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from muster.core import wire
-from muster.core.errors import NotFound, SpecError
+from muster.core.errors import Corrupt, NotFound, SpecError
 from muster.core.tally import HourBudget, Tally, month_of
 from muster.ext.usage import log
 from muster.ext.usage.table import UsageQuestion, usage
-from muster.volumes.durability import locked, read_whole, translated, write_whole
+from muster.volumes.durability import locked, text_of, translated, write_whole
 
 if TYPE_CHECKING:
     from muster.core.job import JobSpec
@@ -128,9 +128,12 @@ def _over(
 
 def _stored(path: Path) -> Mapping[str, HourBudget | None]:
     try:
-        return wire.loads(BudgetQuestion, read_whole(path)).given
-    except FileNotFoundError:
-        return {}
+        with translated("read the budgets"):
+            return wire.loads(BudgetQuestion, text_of(path) or wire.dumps(BudgetQuestion())).given
+    except SpecError as error:
+        raise Corrupt(
+            f"{path} cannot be read: {error}; put it back as it was, or take it away and set the budgets again: muster budget"
+        ) from error
 
 
 @lru_cache(8)

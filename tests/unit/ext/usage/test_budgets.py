@@ -14,9 +14,11 @@ from tests.unit.ext.usage.test_table import line
 from tests.unit.volumes.service.process import Service
 from typer.testing import CliRunner, Result
 
+from muster.backends.local.checks import machine_checks
 from muster.cli.app import app
-from muster.core.errors import SpecError
+from muster.core.errors import Corrupt, SpecError
 from muster.core.job import JobSpec, Role
+from muster.core.settings import Settings
 from muster.core.tally import HourBudget, Tally
 from muster.ext.usage import log
 from muster.ext.usage.budgets import BudgetQuestion, SpentBudget, held, planned
@@ -96,6 +98,25 @@ def test_a_plan_warns_of_what_goes_beyond(store: LocalStore) -> None:
     )
     assert of(store) == []  # a plan sets nothing
     assert list(planned(store, "flights", "", [], 0.0, 0.0)) == []
+
+
+def test_budgets_that_cannot_be_read_are_named_with_what_to_do(folder: FolderStore) -> None:
+    path = folder.layout.root / "usage" / "budgets.json"
+    path.write_text("{")
+    with pytest.raises(Corrupt, match=f"{path} cannot be read: .*set the budgets again: muster budget"):
+        held(folder, SPEC, NONE, True)
+
+
+def test_a_job_that_waits_for_its_budget_is_none_without_a_supervisor(
+    folder: FolderStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MUSTER_HOME", str(tmp_path))
+    settings = Settings.load()
+    assert settings.store == folder.layout.root
+    folder.ledger.create("waits", SPEC)
+    assert "1 without a supervisor: waits" in [check.found for check in machine_checks(settings)]
+    folder.ledger.update(replace(folder.ledger.status("waits"), reason="waits for its budget: none"))
+    assert "1 running" in [check.found for check in machine_checks(settings)]
 
 
 def test_only_this_month_counts(store: LocalStore) -> None:
