@@ -1,4 +1,4 @@
-"""Two teams and three users in one Airflow: what each may run, see and do; and what nobody of the wrong team gets."""
+"""Two teams and three users in one Airflow: what each may run, see and do; and what persons of the wrong team do not get."""
 
 from __future__ import annotations
 

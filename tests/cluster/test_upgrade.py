@@ -67,7 +67,7 @@ def helm(release: Release, command: str, folder: Path, **changes: Any) -> None:
 
 @contextmanager
 def a_canary(release: Release, folder: Path) -> Iterator[tuple[Line, str]]:
-    """Have a deployment whose second revision has a quarter of the users, and nobody who drives it further."""
+    """Have a deployment whose second revision has a quarter of the users, and no process that drives it further."""
     site = replace(
         deploying.SITE,
         namespace=NAME,

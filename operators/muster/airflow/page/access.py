@@ -19,7 +19,7 @@ a plan of a run          POST on the Dag's runs, as for triggering one
 For jobs and versions that no Dag made, the right for any Dag is needed.
 
 Where the site names teams, a Dag has its team's rights in Airflow's eyes, and a volume, a deployment and a queue belong
-to a team, too: whoever may do something to one of its Dags may do it to them, and others do not learn that they are there.
+to a team, too: a person who may do something to one of its Dags may do it to them, and others do not learn that they are there.
 """
 
 from __future__ import annotations

@@ -13,8 +13,8 @@ EXTENSION = Extension(
     tabs=(Tab(room="usage", title="Usage", script="usage.js"),),
     calls="muster.ext.usage.service:routes",
     tallied=("muster.ext.usage.log:tallied",),
-    held=("muster.ext.usage.budgets:held",),
-    planned=("muster.ext.usage.budgets:planned",),
+    held=("muster.ext.usage.service:held",),
+    planned=("muster.ext.usage.service:planned",),
     gauges=(
         Gauge(
             name="muster_usage_hours",

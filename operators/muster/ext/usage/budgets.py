@@ -7,23 +7,21 @@ that is submitted sets it; a person sets a team's by ``muster budget``. What was
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from muster.core import wire
-from muster.core.errors import Corrupt, NotFound, SpecError
-from muster.core.tally import HourBudget, Tally, month_of
+from muster.core.errors import Corrupt, SpecError
+from muster.core.tally import HourBudget, month_of
 from muster.ext.usage import log
 from muster.ext.usage.table import UsageQuestion, usage
 from muster.volumes.durability import locked, text_of, translated, write_whole
 
 if TYPE_CHECKING:
-    from muster.core.job import JobSpec
     from muster.volumes.folder import FolderStore
-    from muster.volumes.protocols import LocalStore
 
 _FRESH_SECONDS = 10  # many jobs may wait, and each is looked at every second
 
@@ -92,38 +90,6 @@ def spent(store: FolderStore, question: BudgetQuestion, *, keep: bool = False) -
             gpu, cpu = _held(store, kind, int(time.time() // _FRESH_SECONDS)).get(name, (0.0, 0.0))
             found.append(SpentBudget(whose=whose, budget=budget, gpu_hours=gpu, cpu_hours=cpu))
     return SpentBudgets(budgets=tuple(found))
-
-
-def held(store: LocalStore, job: JobSpec, tally: Tally, entered: bool) -> str:
-    """Say why a job has to wait for its budget, which one that is entered sets; empty where it may start."""
-    whose = (f"dag:{job.origin.dag_id}", f"team:{tally.team}")
-    over = _over(store, whose, [job], job.budget if entered else None)
-    return next((f"waits for its budget: {each}" for each in over), "")
-
-
-def planned(
-    store: LocalStore, dag_id: str, team: str, jobs: Sequence[JobSpec], gpu: float, cpu: float
-) -> Iterator[str]:
-    """Warn of budgets that what is planned goes beyond."""
-    said = next((job.budget for job in jobs if job.budget), None)
-    whose = (f"dag:{dag_id}", f"team:{team}")
-    for each in _over(store, whose, jobs, said, gpu=gpu, cpu=cpu) if jobs else ():
-        yield f"jobs beyond the budget wait: {each}"
-
-
-def _over(
-    store: LocalStore, whose: tuple[str, str], jobs: Sequence[JobSpec], said: HourBudget | None, **more: float
-) -> Iterator[str]:
-    from muster.ext.usage.service import ask_budgets
-
-    given = {whose[0]: said} if said and whose[0] != "dag:" else {}
-    keep = bool(given) and not more  # a plan sets nothing
-    try:
-        found = ask_budgets(store, BudgetQuestion(whose=whose, given=given), keep=keep).budgets
-    except NotFound:  # a store service of an earlier release
-        return
-    cards = any(role.resources.gpus for job in jobs for role in job.roles)
-    yield from filter(None, (each.over(cards=cards, **more) for each in found))
 
 
 def _stored(path: Path) -> Mapping[str, HourBudget | None]:

@@ -1,14 +1,15 @@
-"""Answers questions about usage and budgets where the log is: in this process for a folder, else by a call of the store service."""
+"""Asks about usage and budgets where the log is: in this process for a folder, else by a call of the store service."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 from muster.core.address import SCHEME
-from muster.core.tally import month_of
+from muster.core.errors import NotFound
+from muster.core.tally import HourBudget, Tally, month_of
 from muster.core.wire import dumps, loads
 from muster.ext.usage import budgets, log, table
 from muster.ext.usage.budgets import BudgetQuestion, SpentBudgets
@@ -16,6 +17,7 @@ from muster.ext.usage.table import UsageQuestion, UsageRow
 
 if TYPE_CHECKING:
     from muster.core.deployment import DeploymentStatus
+    from muster.core.job import JobSpec
     from muster.volumes.folder import FolderStore
     from muster.volumes.protocols import LocalStore
     from muster.volumes.service.calls import Bind, Call, Served
@@ -63,6 +65,36 @@ def ask_budgets(store: LocalStore, question: BudgetQuestion, *, keep: bool = Fal
     if sent is None:
         return budgets.spent(cast("FolderStore", store), question, keep=keep)
     return loads(SpentBudgets, sent)
+
+
+def held(store: LocalStore, job: JobSpec, tally: Tally, entered: bool) -> str:
+    """Say why a job has to wait for its budget, which one that is entered sets; empty where it may start."""
+    whose = (f"dag:{job.origin.dag_id}", f"team:{tally.team}")
+    over = _over(store, whose, [job], job.budget if entered else None)
+    return next((f"waits for its budget: {each}" for each in over), "")
+
+
+def planned(
+    store: LocalStore, dag_id: str, team: str, jobs: Sequence[JobSpec], gpu: float, cpu: float
+) -> Iterator[str]:
+    """Warn of budgets that what is planned goes beyond."""
+    said = next((job.budget for job in jobs if job.budget), None)
+    whose = (f"dag:{dag_id}", f"team:{team}")
+    for each in _over(store, whose, jobs, said, gpu=gpu, cpu=cpu) if jobs else ():
+        yield f"jobs beyond the budget wait: {each}"
+
+
+def _over(
+    store: LocalStore, whose: tuple[str, str], jobs: Sequence[JobSpec], said: HourBudget | None, **more: float
+) -> Iterator[str]:
+    given = {whose[0]: said} if said and whose[0] != "dag:" else {}
+    keep = bool(given) and not more  # a plan sets nothing
+    try:
+        found = ask_budgets(store, BudgetQuestion(whose=whose, given=given), keep=keep).budgets
+    except NotFound:  # a store service of an earlier release
+        return
+    cards = any(role.resources.gpus for job in jobs for role in job.roles)
+    yield from filter(None, (each.over(cards=cards, **more) for each in found))
 
 
 def _sent(store: LocalStore, path: str, question: UsageQuestion | BudgetQuestion) -> bytes | None:

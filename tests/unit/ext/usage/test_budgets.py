@@ -21,8 +21,8 @@ from muster.core.job import JobSpec, Role
 from muster.core.settings import Settings
 from muster.core.tally import HourBudget, Tally
 from muster.ext.usage import log
-from muster.ext.usage.budgets import BudgetQuestion, SpentBudget, held, planned
-from muster.ext.usage.service import ask_budgets
+from muster.ext.usage.budgets import BudgetQuestion, SpentBudget
+from muster.ext.usage.service import ask_budgets, held, planned
 from muster.volumes.folder import FolderStore
 from muster.volumes.protocols import LocalStore
 
