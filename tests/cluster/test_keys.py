@@ -39,7 +39,7 @@ def test_keys_are_changed_while_a_run_waits(
         assert "two/model@1" in type_it("muster volumes log two/model")
         shown = type_it(
             f"kubectl exec --namespace {NAMESPACE} deployment/muster-airflow-scheduler --container scheduler -- "
-            "airflow connections get site --output json"
+            "python -m airflow connections get site --output json"
         )
         assert "kept" in shown
         (tmp_path / "token").write_text(old)
