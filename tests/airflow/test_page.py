@@ -362,8 +362,9 @@ class TestPermissions:
         now = time.time()
         for version, dag in (("raw", "flights"), ("hidden", "secret")):
             made_by, read = made[version].address, [made["raw"].address] if version == "hidden" else []
-            used = line(job_id=f"page-{version}-1", dag=dag, made=[made_by], read=read, ended=now)
-            log.append(store.layout.root, used._replace(held=[(now - 3600.0, now, 1, 2)]))
+            held = [(now - 3600.0, now, 1, 2)]
+            used = line(job_id=f"page-{version}-1", dag=dag, made=[made_by], read=read, ended=now, held=held)
+            log.append(store.layout.root, used)
 
         def jobs(by: str) -> dict[str, int]:
             rows = viewer.get(f"/muster/api/usage?days=400&by={by}").json()["rows"]

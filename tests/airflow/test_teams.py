@@ -528,12 +528,11 @@ class TestDeployments:
             task_id="d", model="deployment://line", rows="sight/rows", outputs="sight/scores"
         )
         drift = DriftOperator(task_id="e", deployment="line", report_volume="sight/drift")
-        volume = SimpleNamespace(volume="sight/model")
         for attempt in (
             lambda: deploy.begin_release(task, never),
             lambda: back.perform(task.context),
-            lambda: gate._champion(task, volume),
-            lambda: score._served(task),
+            lambda: gate.perform(task.context),
+            lambda: score.perform(task.context),
             lambda: drift.perform(task.context),
         ):
             with pytest.raises(SpecError, match="deployment line serves what is not of team 'vision'"):

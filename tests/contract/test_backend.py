@@ -43,7 +43,7 @@ from muster.core.origin import Origin
 from muster.core.resources import Resources
 from muster.core.settings import Settings
 from muster.core.status import JobEvent, JobState, JobStatus
-from muster.core.tally import HourBudget
+from muster.core.tally import HourBudget, Tally
 from muster.core.verdict import Cause
 from muster.core.wire import loads
 from muster.ext.usage.budgets import BudgetQuestion
@@ -108,6 +108,10 @@ def job_on(tmp_path: Path) -> Callable[..., JobSpec]:
 @pytest.fixture
 def job(backend: Backend, job_on: Callable[..., JobSpec]) -> Callable[..., JobSpec]:
     return functools.partial(job_on, backend)
+
+
+def _die(*_: object, **__: object) -> None:
+    raise KeyboardInterrupt
 
 
 class BackendContract(Named):
@@ -345,11 +349,15 @@ class BackendContract(Named):
         assert (status.state, lines) == (JobState.SUCCEEDED, ["[rank 0] rank 0 of 1"])
 
     def test_a_job_whose_task_was_killed_as_it_entered_it_waits_for_its_budget_too(
-        self, backend: Backend, job: Callable[..., JobSpec]
+        self, backend: Backend, job: Callable[..., JobSpec], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         entered = self.own("entered")
         spec = replace(job(SLEEP), origin=Origin(dag_id=entered), budget=HourBudget(cpu_hours=0))
-        backend.store.ledger.create(entered, spec)
+        with monkeypatch.context() as patch:
+            patch.setattr(type(backend.store.ledger), "note_tally", _die)
+            with pytest.raises(KeyboardInterrupt):
+                backend.submit(spec, job_id=entered, tally=Tally(user="ada"))
+        assert "waits for its budget: " in backend.status(entered).reason
         backend.submit(spec, job_id=entered)
         assert "waits for its budget: " in backend.status(entered).reason
         assert not self.started(entered)

@@ -81,7 +81,7 @@ class Backend:
         :return: what the runner warned of, where this call entered the job; its log begins with that.
         :raises SpecError: it can never run here, or the job_id is taken by another spec.
         """
-        warnings = self._enter(job, job_id=job_id, owner=owner)
+        warnings = self._enter(job, job_id=job_id, owner=owner, tally=tally)
         try:
             if tally is not None:
                 self._ledger.note_tally(job_id, tally)
@@ -180,12 +180,12 @@ class Backend:
     def _let_in(self, job: JobSpec, status: JobStatus, tally: Tally | None) -> JobStatus | None:
         """Return the status of a job that may start; None where an extension keeps it. What was let in before is not asked for.
 
-        The ledger has a kept job as queued without a process, like one just entered: where its task was killed here, the next
-        submit asks. Once it may start it looks like one that was lost in the queue: its task submits it again, with its secrets.
+        The ledger has a kept job as queued without a process. Once it may start it looks like one that was lost in the queue:
+        its task submits it again, with its secrets.
         """
         if not _is_kept(status):
             return status
-        why = self._kept(job, tally or self._ledger.tally(status.job_id), entered=not status.reason)
+        why = self._kept(job, tally or self._ledger.tally(status.job_id))
         status = replace(status, alive=not why, reason=why)
         self._ledger.update(status)
         return None if why else status
@@ -211,18 +211,21 @@ class Backend:
 
         return looked
 
-    def _enter(self, job: JobSpec, *, job_id: str, owner: str | None) -> tuple[str, ...]:
+    def _enter(self, job: JobSpec, *, job_id: str, owner: str | None, tally: Tally | None) -> tuple[str, ...]:
         """Enter a job that is not known yet, with warnings as the first lines of its log; return these.
 
-        A known job is not checked again: what it was made of need not be here any more.
+        A known job is not checked again: what it was made of need not be here any more. One that is kept is entered as kept, so
+        that it does not start where this process is killed next.
         """
         check_job_id(job_id)
         warnings: tuple[str, ...] = ()
+        kept = ""
         if not self._is_known(job_id):
             warnings = self.runner.check(job)
             check_store(job, self.store)
+            kept = self._kept(job, tally or Tally(), entered=True)
         try:
-            created = self._ledger.create(job_id, job, owner=owner)
+            created = self._ledger.create(job_id, job, owner=owner, kept=kept)
         except Conflict as error:
             raise SpecError(str(error)) from error
         if created and warnings:

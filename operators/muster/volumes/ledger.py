@@ -56,7 +56,7 @@ class FolderLedger(TaskNotes):
         self._unread = set[Path]()  # tallies of which that was told
         self._entered: dict[str, int] = {}  # nor does the time at which a job was entered
 
-    def create(self, job_id: str, spec: JobSpec, *, owner: str | None = None) -> bool:
+    def create(self, job_id: str, spec: JobSpec, *, owner: str | None = None, kept: str = "") -> bool:
         """Enter a job; see :meth:`muster.volumes.protocols.Ledger.create`."""
         folder = self._layout.job(job_id)
         if not folder.is_dir():
@@ -64,7 +64,7 @@ class FolderLedger(TaskNotes):
                 if output.partition not in (None, EVERY_PARTITION):
                     check_new_partition(output.partition)
         with translated(f"enter job {job_id}"):
-            if not folder.is_dir() and self._enter(folder, job_id, spec, owner):
+            if not folder.is_dir() and self._enter(folder, job_id, spec, owner, kept):
                 return True
         if json.loads(wire.dumps(self.spec(job_id))) != json.loads(wire.dumps(spec)):
             raise Conflict(
@@ -272,13 +272,13 @@ class FolderLedger(TaskNotes):
         with _readable(path):
             return typing.cast("Origin", wire.loads_field(JobSpec, "origin", read_whole(path)))
 
-    def _enter(self, folder: Path, job_id: str, spec: JobSpec, owner: str | None) -> bool:
+    def _enter(self, folder: Path, job_id: str, spec: JobSpec, owner: str | None, kept: str) -> bool:
         def fill(new: Path) -> None:
             write_whole(new / "spec.json", wire.dumps(spec))
             now = time.time_ns()  # finer than file times, for jobs entered within one tick
             os.utime(new / "spec.json", ns=(now, now))
-            status = JobStatus(job_id=job_id, state=JobState.QUEUED, submitted=now / 1e9, alive=False)
-            write_whole(new / "status.json", wire.dumps(status))
+            status = JobStatus(job_id=job_id, state=JobState.QUEUED, submitted=now / 1e9)
+            write_whole(new / "status.json", wire.dumps(replace(status, alive=not kept, reason=kept)))
             if owner is not None:
                 write_whole(new / "owner", owner)
 

@@ -284,9 +284,10 @@ class EventLogs(Protocol):
 class Ledger(Protocol):
     """Per job_id: spec, owner, status, log, series. The backend writes it, every part of muster reads it."""
 
-    def create(self, job_id: str, spec: JobSpec, *, owner: str | None = None) -> bool:
+    def create(self, job_id: str, spec: JobSpec, *, owner: str | None = None, kept: str = "") -> bool:
         """Enter a job, whole or not at all; False where it is there already with the same spec.
 
+        :param kept: why it may not start yet: it is entered as queued for that reason, without a process that works on it.
         :raises Conflict: the job_id is there with another spec.
         """
 

@@ -144,10 +144,11 @@ class MemoryLedger:
             raise NotFound(f"no job {job_id} in this store: `muster jobs ls` lists what is there")
         return found
 
-    def create(self, job_id: str, spec: JobSpec, *, owner: str | None = None) -> bool:
+    def create(self, job_id: str, spec: JobSpec, *, owner: str | None = None, kept: str = "") -> bool:
         with self._lock:
             if check_job_id(job_id) not in self._jobs:
-                status = JobStatus(job_id=job_id, state=JobState.QUEUED, submitted=time.time(), alive=False)
+                status = JobStatus(job_id=job_id, state=JobState.QUEUED, submitted=time.time())
+                status = replace(status, alive=not kept, reason=kept)
                 self._jobs[job_id] = _Job(spec, status, owner)
                 return True
             if json.loads(wire.dumps(self.spec(job_id))) != json.loads(wire.dumps(spec)):

@@ -149,6 +149,8 @@ class GateOperator(CodeOperator):
         from muster.airflow.attempts.run import TaskRun
 
         task = TaskRun.of(self, context)
+        if self.deployment:
+            admit_deployment(task, self.deployment)
         candidate = _one(task, self.volume)
         CandidateLink.push(context["ti"], f"#/volumes/{shown([candidate.address])}")
         record = task.backend.store.record(candidate.address)
@@ -208,8 +210,6 @@ class GateOperator(CodeOperator):
             return None
         if self.not_worse_than != CHAMPION:
             return _one(task, self.not_worse_than)
-        if self.deployment:
-            admit_deployment(task, self.deployment)
         served = champion_of(task.backend.deployments, candidate.volume, deployment=self.deployment)
         return _one(task, served.address) if served else None
 

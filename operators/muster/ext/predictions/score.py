@@ -148,6 +148,8 @@ class ScoreOperator(CachedOperator, ProgramOperator):
         from muster.airflow.attempts.run import TaskRun
 
         task = TaskRun.of(self, context)
+        if str(self.model).startswith(DEPLOYMENT):
+            admit_deployment(task, str(self.model).removeprefix(DEPLOYMENT))
         outcome = task.make(partial(self.build, task), resume=resume_of("auto"), wish=self.wish())
         return self.finish(context, task, outcome)
 
@@ -194,7 +196,7 @@ class ScoreOperator(CachedOperator, ProgramOperator):
         if not str(self.model).startswith(DEPLOYMENT):
             model = pin(store, "model", self.model)
             return self._of_version(store, model, model.versions[0].address)
-        admit_deployment(task, name := str(self.model).removeprefix(DEPLOYMENT))
+        name = str(self.model).removeprefix(DEPLOYMENT)
         spec = task.backend.deployments.champion(name)
         runs, told = spec.workers or spec, spec.worker_setup()
         if told and told.get("stream"):

@@ -113,10 +113,10 @@ def test_a_job_that_waits_for_its_budget_is_none_without_a_supervisor(
     monkeypatch.setenv("MUSTER_HOME", str(tmp_path))
     settings = Settings.load()
     assert settings.store == folder.layout.root
-    folder.ledger.create("waits", SPEC)
-    assert "1 without a supervisor: waits" in [check.found for check in machine_checks(settings)]
-    folder.ledger.update(replace(folder.ledger.status("waits"), reason="waits for its budget: none"))
+    folder.ledger.create("waits", SPEC, kept="waits for its budget: none")
     assert "1 running" in [check.found for check in machine_checks(settings)]
+    folder.ledger.create("lost", SPEC)
+    assert "1 without a supervisor: lost" in [check.found for check in machine_checks(settings)]
 
 
 def test_only_this_month_counts(store: LocalStore) -> None:

@@ -80,6 +80,7 @@ def test_a_field_may_be_left_out_only_where_earlier_releases_have_its_default_to
     }
     assert own == {
         ("NewJob", "owner"): None,
+        ("NewJob", "kept"): "",  # of a budget, which no earlier release has
         ("Copying", "partition"): None,
         ("Copying", "note"): "",
         ("Claim", "expected"): None,

@@ -17,7 +17,7 @@ from muster.core.status import JobState
 from muster.core.verdict import Cause
 
 # What a submission sends after its first look at the cluster, which only reads.
-STEPS = 17
+STEPS = 15
 
 
 @pytest.fixture(scope="module")
