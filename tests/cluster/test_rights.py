@@ -141,11 +141,9 @@ def test_a_job_that_would_read_the_keys_is_refused_when_it_is_made() -> None:
 
 def test_what_an_account_asks_for_is_of_its_own_namespace_s_policy_alone() -> None:
     """Who administers the cluster is not held to it, nor is what Kubernetes itself makes of an object that was taken."""
-    (attempt,) = [
-        each for each in trial.attempts(PLACE) if each.what == f"a Job under service account {REAPER}"
-    ]
+    document = dict(trial.attempts(PLACE))[f"a Job under service account {REAPER}"]
     words = ("create", "--dry-run=server", "--filename=-", "--output=name")
-    assert kubectl.run(layout(), *words, stdin=json.dumps(attempt.document)).strip() == "job.batch/trial"
+    assert kubectl.run(layout(), *words, stdin=json.dumps(document)).strip() == "job.batch/trial"
 
 
 @pytest.mark.usefixtures("wider")

@@ -35,6 +35,7 @@ _METHODS = {
     "list": "GET",
     "watch": "GET",
     "create": "POST",
+    "update": "PUT",
     "patch": "PATCH",
     "delete": "DELETE",
 }
