@@ -238,8 +238,7 @@ class TestWhatGoesOn:
     def test_running_and_done(self, here: Jobs) -> None:
         spec = job("well")
         here.start("well", spec, UNTIL_TOLD)
-        found = self.shown(here, "well", spec, JobState.RUNNING, running=2)
-        assert found.reason == "2 replicas run"
+        found = self.shown(here, "well", spec, JobState.RUNNING, reason="2 replicas run")
         assert set(found.nodes) == {"main-0", "main-1"}
         assert found.started is not None
         assert abs(found.started - time.time()) < 30
@@ -249,8 +248,8 @@ class TestWhatGoesOn:
                 BackendError
             ):  # the container may end, and what runs in it with it, once it is told
                 kubectl.run(here.layout, "exec", *words, "--", "python3", "-c", TELL)
-        found = self.shown(here, "well", spec, JobState.COMMITTING)
-        assert (found.sealed, found.running) == (2, 0)
+        self.shown(here, "well", spec, JobState.COMMITTING)
+        assert [(pod.sealed, pod.runs) for pod in here.seen("well").replicas()] == [(True, False)] * 2
 
     @pytest.mark.nightly  # test_gangs.py deletes one
     def test_a_deleted_pod(self, here: Jobs) -> None:
@@ -259,8 +258,8 @@ class TestWhatGoesOn:
         self.shown(here, "deleted", spec, JobState.RUNNING)
         pod = here.seen("deleted").pods[0]["metadata"]["name"]
         kubectl.run(here.layout, "delete", "pod", pod, f"--namespace={NAMESPACE}", "--wait=false")
-        found = self.shown(here, "deleted", spec, JobState.RUNNING, restarts=1)
-        assert found.running == 2
+        self.shown(here, "deleted", spec, JobState.RUNNING, restarts=1)
+        assert [pod.runs for pod in here.seen("deleted").replicas()] == [True, True]
 
     def test_an_evicted_pod(self, here: Jobs) -> None:
         spec = job("evicted", max_restarts=0)
@@ -274,8 +273,8 @@ class TestWhatGoesOn:
         }
         path = f"/api/v1/namespaces/{NAMESPACE}/pods/{metadata['name']}/eviction"
         kubectl.run(here.layout, "create", f"--raw={path}", "--filename=-", stdin=json.dumps(eviction))
-        found = self.shown(here, "evicted", spec, JobState.RUNNING, restarts=1)
-        assert found.running == 2
+        self.shown(here, "evicted", spec, JobState.RUNNING, restarts=1)
+        assert [pod.runs for pod in here.seen("evicted").replicas()] == [True, True]
 
     @pytest.mark.nightly  # test_faults.py has a gang that is preempted
     def test_preempted_waiting_and_back(self, here: Jobs) -> None:
