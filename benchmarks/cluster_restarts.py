@@ -86,7 +86,10 @@ def _preempted(there: Site, name: str) -> float:
     backend.submit(spec, job_id=name)
     begun(backend, name, number=1)
     # The job that takes the place of others; it does nothing, for as long as the measurement needs it.
-    words = ("python", "-u", "-c", f"import time; time.sleep({URGENT_SECONDS}); print('end', time.time())")
+    idle = (
+        f"import time; time.sleep({URGENT_SECONDS}); print('end', time.time())"  # the time it has the cards
+    )
+    words = ("python", "-u", "-c", idle)
     urgent = JobSpec(
         name="benchmark.urgent",
         image="python",

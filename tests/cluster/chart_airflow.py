@@ -149,7 +149,7 @@ def kill(of: Layout, part: str, *, pod: str = "", ready: bool = True) -> None:
 
 
 def running(of: Layout, pods: int) -> bool:
-    """Whether so many pods of gangs run."""
+    """Whether this number of pods of gangs runs."""
     label = "--selector=jobset.sigs.k8s.io/jobset-name"
     found = kubectl.get(of, "pods", NAMESPACE, label)["items"]
     return sum(each["status"]["phase"] == "Running" for each in found) == pods

@@ -96,7 +96,7 @@ def test_a_run_goes_on_though_the_database_is_away_for_a_minute(
 
 
 def scale(release: Release, part: str, replicas: int) -> None:
-    """Have so many pods of a part, and return when there are."""
+    """Scale a part to `replicas` pods, and return once they are ready or gone."""
     name = f"{NAME}-{part}"
     kubectl.run(release.layout, "scale", f"deployment/{name}", NAMESPACE, f"--replicas={replicas}")
     words = ("get", "pods", NAMESPACE, f"--selector=app={name}", "--output=name")

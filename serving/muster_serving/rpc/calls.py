@@ -41,7 +41,7 @@ class CallError(Exception):
         self.told = told
 
 
-class Call:
+class GrpcCall:
     """One call of a client.
 
     :param begins: is called when its answer begins. :param busy: whether too many calls are under way.
@@ -108,7 +108,7 @@ class Call:
         return await within(read_body({"headers": ()}, receive, budget))
 
     async def _receive(self, size: int, *, begins: bool = False) -> bytes:
-        """Return so many bytes; none where a message would begin and there is no more. :raises CallError: it is cut off."""
+        """Return exactly this number of bytes; none where the stream ends between two messages. :raises CallError: it is cut off."""
         try:
             data: bytes = await self._stream.recv_data(size)
         except AssertionError:  # grpclib's word for an end before the end

@@ -21,10 +21,10 @@ from h2.config import H2Configuration
 from h2.connection import H2Connection
 
 from muster_serving.connection import ANSWER_SECONDS, HEAD_SECONDS, IDLE_SECONDS, LEAVE_SECONDS
-from muster_serving.rpc.calls import Call
+from muster_serving.rpc.calls import GrpcCall
 
 CONNECTIONS = 500
-CALLS = 4000  # of all clients together: so many headers are in memory, each of 16 KiB at most
+CALLS = 4000  # of all clients together; each keeps its headers in memory, at most 16 KiB
 _WINDOWS_BYTES = 256 << 10  # of a connection; that of a call is HTTP/2's own, 64 KiB
 _PIECE_BYTES = 16 << 10  # that much is read before a client that floods is ended
 _WITHDRAWN = 100  # calls that one piece takes back: as many as there may be at once
@@ -50,7 +50,7 @@ _NOTHING = (
     events.RemoteSettingsChanged,
     events.UnknownFrameReceived,
 )
-Reply = Callable[[Call], Awaitable[None]]
+Reply = Callable[[GrpcCall], Awaitable[None]]
 
 
 class _Frames(EventsProcessor):  # type: ignore[misc]
@@ -105,7 +105,7 @@ class _Client(AbstractHandler, H2Protocol):  # type: ignore[misc]
     def accept(self, stream: Stream, headers: Any, release_stream: Callable[[], Any]) -> None:
         """Answer a call. grpclib calls this, and the next two."""
         self._begun = True
-        call = Call(stream, headers, begins=self.answered, busy=self._connections.calls >= CALLS)
+        call = GrpcCall(stream, headers, begins=self.answered, busy=self._connections.calls >= CALLS)
         task = self._connections.loop.create_task(self._connections.answer(call))
         self.calls[stream] = task
 

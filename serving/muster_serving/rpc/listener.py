@@ -20,7 +20,7 @@ from h2.exceptions import ProtocolError
 from muster_serving.errors import RequestError
 from muster_serving.front import BIG_BODY_BYTES, Front
 from muster_serving.rpc import generated as messages
-from muster_serving.rpc.calls import NAME, Call, CallError, call_of, check, decoded, reading, within
+from muster_serving.rpc.calls import NAME, CallError, GrpcCall, call_of, check, decoded, reading, within
 from muster_serving.rpc.connections import Connections
 from muster_serving.rpc.messages import metadata_of, response_of, status_of, told_of
 from muster_serving.rpc.streams import Streams
@@ -43,7 +43,7 @@ class _Service:
         self._front = front
         self._streams = streams
         self._long = asyncio.Semaphore(_LONG_AT_ONCE)
-        self._replies: dict[str, Callable[[Any, Call], Awaitable[Any]]] = {
+        self._replies: dict[str, Callable[[Any, GrpcCall], Awaitable[Any]]] = {
             "ServerLive": self._live,
             "ServerReady": self._ready,
             "ServerMetadata": self._metadata,
@@ -52,7 +52,7 @@ class _Service:
             "ModelInfer": self._infer,
         }
 
-    async def answer(self, call: Call) -> None:
+    async def answer(self, call: GrpcCall) -> None:
         """Answer a call, whatever comes of it."""
         status, said = Status.OK, ""
         try:
@@ -73,7 +73,7 @@ class _Service:
         with contextlib.suppress(ProtocolError):
             await call.end(status, said)
 
-    async def _answer(self, name: str, call: Call) -> None:
+    async def _answer(self, name: str, call: GrpcCall) -> None:
         if name not in _OPEN and (refusal := self._front.refused(call.headers)):
             check(refusal)
         if name == "ModelStreamInfer":
@@ -83,7 +83,9 @@ class _Service:
         else:
             raise CallError(Status.UNIMPLEMENTED, f"{name!r:.80} is no call of {NAME} that is answered here")
 
-    async def _reply(self, kind: type[Any], reply: Callable[[Any, Call], Awaitable[Any]], call: Call) -> None:
+    async def _reply(
+        self, kind: type[Any], reply: Callable[[Any, GrpcCall], Awaitable[Any]], call: GrpcCall
+    ) -> None:
         data = await within(call.read(self._front.budget))
         if data is None:
             raise CallError(Status.INVALID_ARGUMENT, "the call has no message")
@@ -95,27 +97,27 @@ class _Service:
                 answer = await reply(held.pop(), call)
         await call.write(answer)
 
-    async def _live(self, _request: Any, _call: Call) -> Any:
+    async def _live(self, _request: Any, _call: GrpcCall) -> Any:
         return messages.ServerLiveResponse(live=True)
 
-    async def _ready(self, _request: Any, _call: Call) -> Any:
+    async def _ready(self, _request: Any, _call: GrpcCall) -> Any:
         return messages.ServerReadyResponse(ready=self._front.page("/v2/health/ready").status == 200)
 
-    async def _metadata(self, _request: Any, _call: Call) -> Any:
+    async def _metadata(self, _request: Any, _call: GrpcCall) -> Any:
         return messages.ServerMetadataResponse(**orjson.loads(self._front.page("/v2").body))
 
-    async def _model_ready(self, request: Any, _call: Call) -> Any:
+    async def _model_ready(self, request: Any, _call: GrpcCall) -> Any:
         answer = await self._front.describe(call_of(request.name, request.version, "/ready"))
         if answer.status != _UNAVAILABLE:
             check(answer)
         return messages.ModelReadyResponse(ready=answer.status == 200)
 
-    async def _model_metadata(self, request: Any, _call: Call) -> Any:
+    async def _model_metadata(self, request: Any, _call: GrpcCall) -> Any:
         answer = await self._front.describe(call_of(request.name, request.version, ""))
         check(answer)
         return metadata_of(orjson.loads(answer.body))
 
-    async def _infer(self, request: Any, call: Call) -> Any:
+    async def _infer(self, request: Any, call: GrpcCall) -> Any:
         path = call_of(request.model_name, request.model_version, "/infer")
         answer = await self._front.predict(path, call.headers, reading(request, as_bytes=True))
         check(answer)

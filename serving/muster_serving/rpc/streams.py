@@ -22,7 +22,7 @@ from muster_serving.events import of_event
 from muster_serving.front import Front
 from muster_serving.routes import STREAM
 from muster_serving.rpc import generated as messages
-from muster_serving.rpc.calls import Call, CallError, call_of, check, decoded, reading
+from muster_serving.rpc.calls import CallError, GrpcCall, call_of, check, decoded, reading
 from muster_serving.rpc.messages import Told, part_of, told_of
 
 QUIET_SECONDS = 1.0  # a stream of a server that drains ends when no request came for so long
@@ -49,7 +49,7 @@ class Streams:
             self._until = asyncio.get_running_loop().time() + LEAVE_SECONDS
             self._leaving.set()
 
-    async def answer(self, call: Call) -> None:
+    async def answer(self, call: GrpcCall) -> None:
         """Answer one stream, whose client may ask. :raises CallError: it ends otherwise than by its client."""
         while (data := await self._next(call)) is not None:
             with self._front.budget.holding() as take:
@@ -57,7 +57,7 @@ class Streams:
                 await self._answer_one(call, data)
             del data
 
-    async def _answer_one(self, call: Call, data: bytes) -> None:
+    async def _answer_one(self, call: GrpcCall, data: bytes) -> None:
         request = decoded(messages.ModelInferRequest, data)
         path = call_of(request.model_name, request.model_version, STREAM)
         parts = _Parts(request, call)
@@ -71,7 +71,7 @@ class Streams:
             check(answer)
         await parts.finish(answer)
 
-    async def _next(self, call: Call) -> bytes | None:
+    async def _next(self, call: GrpcCall) -> bytes | None:
         """Return the next request, as it came; None where the client has no more."""
         if not self._over():
             message = asyncio.ensure_future(call.read(self._front.budget))
@@ -96,7 +96,7 @@ class _Parts:
     :ivar unread: how the call ends where the client read nothing for so long that it counts as one that left, as over HTTP.
     """
 
-    def __init__(self, request: Any, call: Call) -> None:
+    def __init__(self, request: Any, call: GrpcCall) -> None:
         self._call = call
         self._raw = bool(request.raw_input_contents)
         self._final = _WANTS_FINAL in request.parameters and request.parameters[_WANTS_FINAL].bool_param

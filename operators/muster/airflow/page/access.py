@@ -43,7 +43,7 @@ HEADER = "x-muster"
 _NO_TASK = Origin()
 
 plugins = Depends(internals.requires_access_view(internals.AccessView.PLUGINS))
-_NOBODYS = "a team of nobody"
+_NO_TEAM = "not a team"
 """No team has such a name, and so no user is in it: of what two teams claim, and of what Airflow does not know."""
 
 assets = Depends(internals.requires_access_asset("GET"))
@@ -129,7 +129,7 @@ class UserRights:
                 try:
                     dags[dag.dag_id] = self._site.of_dag(facts) or None
                 except SpecError:  # its tasks fail with it, and say it
-                    dags[dag.dag_id] = _NOBODYS
+                    dags[dag.dag_id] = _NO_TEAM
         return dags
 
     def need(self, dag_id: str, entity: internals.DagAccessEntity, *, method: Any = "GET") -> None:
@@ -157,7 +157,7 @@ class UserRights:
 
     def _team(self, dag_id: str) -> str | None:
         if self._site.named:
-            return dag_id.removeprefix(TAG) if dag_id.startswith(TAG) else self._teams.get(dag_id, _NOBODYS)
+            return dag_id.removeprefix(TAG) if dag_id.startswith(TAG) else self._teams.get(dag_id, _NO_TEAM)
         if dag_id not in self._bundles:
             self._bundles[dag_id] = internals.DagModel.get_team_name(dag_id) if dag_id else None
         return self._bundles[dag_id]

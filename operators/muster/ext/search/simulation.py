@@ -188,7 +188,7 @@ class SearchPlay:
         self._free += 1
 
     def later(self, seconds: float, happen: Callable[[], None]) -> None:
-        """Have something happen in so many seconds of a worker."""
+        """Schedule an event after a number of seconds of a worker."""
         self._busy += seconds
         heapq.heappush(self._coming, (self._now + seconds, len(self.events), happen))
 

@@ -36,7 +36,7 @@ class SpentBudget:
     cpu_hours: float = 0.0
 
     def over(self, *, cards: bool, gpu: float = 0.0, cpu: float = 0.0) -> str:
-        """Say what is used up, once so many more hours are held; empty where something is left.
+        """Say which budget is used up after `gpu` and `cpu` more hours; empty where hours are left.
 
         :param cards: whether hours of cards are asked for at all.
         """

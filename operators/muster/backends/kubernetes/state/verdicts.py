@@ -197,7 +197,7 @@ _EXCEEDED = re.compile(r"exceeded quota: (\S+), requested: (\S+), used: \S+, lim
 
 
 def never_within(said: str, *, pods: int) -> str:
-    """Say in what way the quota could not hold so many pods even if it were unused; empty where it could."""
+    """Say why the whole quota is too small for this number of pods; empty where it suffices."""
     match = _EXCEEDED.search(said)
     if match is None:
         return ""
