@@ -94,11 +94,28 @@ def api_server(home: EmbeddedHome, teams: Path, world: World) -> Iterator[Any]:
         )
         patch.setattr("muster.ext.page.board.SLOW_SECONDS", 3600.0)
         patch.setattr(Backend, "deployments", property(lambda _: world))
-        yield create_app("core")
+        app = create_app("core")
+        forget(app)
+        yield app
+        forget(app)
     purge_cached_app()
     with create_session() as session:
         for row in rows:
             session.delete(session.merge(row))
+
+
+def forget(api_server: Any) -> None:
+    """Let the page open its store anew: its application is one for the process, so also other files' tests use it."""
+    opening = page_of(api_server).state.opening
+    with opening.lent() as site:
+        opening.replace(site)
+
+
+def page_of(api_server: Any) -> Any:
+    from starlette.routing import Mount
+
+    (mount,) = [each for each in api_server.routes if isinstance(each, Mount) and each.path == "/muster"]
+    return mount.app
 
 
 @pytest.fixture(scope="module")
@@ -152,10 +169,7 @@ def made(home: EmbeddedHome) -> Iterator[None]:
 
 def probes(api_server: Any) -> Iterator[tuple[str, str]]:
     """Yield method and address of requests for what is team speech's: of each route of the page, whatever its parameters."""
-    from starlette.routing import Mount
-
-    (mount,) = [each for each in api_server.routes if isinstance(each, Mount) and each.path == "/muster"]
-    for route in mount.app.routes:
+    for route in page_of(api_server).routes:
         if not hasattr(route, "dependant") or route.path in ("/", "/static/{name:path}"):
             continue
         flat = route.dependant
