@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from muster.backends.capacity import WaitingJob
 from muster.backends.jobs.checks import check_store
 from muster.backends.jobs.runner import Look, Runner
 from muster.core.cancelling import UNKNOWN
@@ -109,6 +110,18 @@ class Backend:
                 found[status.job_id] = _looked(look, status)
         return found
 
+    def kept(self, job_ids: Sequence[str] | None = None) -> tuple[WaitingJob, ...]:
+        """Return the jobs that stand in no queue yet, oldest first: those that an extension keeps, such as for a budget.
+
+        :param job_ids: of these; None: of all.
+        """
+        if not self._kept(None, Tally()):
+            return ()
+        recorded = self._ledger.statuses(self._ledger.jobs() if job_ids is None else job_ids)
+        kept = {status.job_id: status for status in recorded if _is_kept(status) and status.reason}
+        specs = self._ledger.specs([*kept])
+        return tuple(_waiting(kept[job_id], job) for job_id, job in specs.items())
+
     async def watch(self, job_id: str, *, after: int = 0) -> AsyncIterator[JobEvent]:
         """Yield lines and changes of state until the job has ended; its end is the last event.
 
@@ -190,7 +203,7 @@ class Backend:
         self._ledger.update(status)
         return None if why else status
 
-    def _kept(self, job: JobSpec, tally: Tally, *, entered: bool = False) -> str:
+    def _kept(self, job: JobSpec | None, tally: Tally, *, entered: bool = False) -> str:
         asked = (held(self.store, job, tally, entered) for held in used(lambda each: each.held))
         return next(filter(None, asked), "")
 
@@ -206,7 +219,10 @@ class Backend:
                 return replace(status, alive=True, reason=why)
             said = f"it waited longer than its queue_timeout of {limit:.6g} s: {why}"
             verdict = Verdict(cause=Cause.QUEUE_TIMEOUT, message=said, advice="raise it or the budget")
-            self.cancel(status.job_id, wait=False, why=verdict)
+            try:
+                self.cancel(status.job_id, wait=False, why=verdict)
+            except StoreError:  # a token that only reads, or a full claim: another's look ends it
+                return replace(status, alive=True, reason=said)
             return self._ledger.status(status.job_id)
 
         return looked
@@ -292,6 +308,24 @@ class Backend:
         except (MusterError, OSError) as error:
             log.warning("objects of job %s, which has ended, are left to the sweep: %s", job_id, error)
         return ""
+
+
+def _waiting(status: JobStatus, job: JobSpec) -> WaitingJob:
+    needs = dict.fromkeys(("cpu", "memory", "nvidia.com/gpu"), 0.0)
+    for role in job.roles:
+        asked = role.resources
+        for name, amount in zip(needs, (asked.cpus, asked.memory_gib * (1 << 30), asked.gpus), strict=True):
+            needs[name] += role.least * amount
+    return WaitingJob(
+        name=status.job_id,
+        job_id=status.job_id,
+        title=job.name,
+        queue=job.queue or "",
+        priority=0,
+        since=status.submitted,
+        why=status.reason,
+        needs={name: amount for name, amount in needs.items() if amount},
+    )
 
 
 def _is_kept(status: JobStatus) -> bool:

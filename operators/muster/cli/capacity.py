@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from muster.cli.command import Json, open_place, open_store, room_of
+from muster.cli.command import Json, open_backend, open_place, open_store, room_of
 from muster.cli.screen import Table, emit, note, safe, say, seconds
 from muster.core.errors import NotFound
 from muster.core.wire import plain
@@ -90,9 +91,11 @@ def queue(*, as_json: Json = False) -> None:
     """Show the waiting jobs, each with its place and the reason.
 
     The next job to start is first. Other programs' workloads in the same queues are listed too, by the name of
-    their object.
+    their object; last the jobs that stand in no queue yet, since they wait for a budget.
     """
     found, room = open_place().capacity.queues(), _room()
+    if room is not None:  # there is a store, and it answers
+        found = replace(found, waiting=(*found.waiting, *open_backend().kept()))
     if as_json:
         emit({"queues": plain(found.lines), "waiting": plain(found.waiting), "room": plain(room)})
         return

@@ -71,7 +71,7 @@ class Extension:
         its series, and whether the status is recorded: when the job is given its resources for the first time, and when it
         ends, just before and just after that is recorded.
     :param held: ``module:function`` for each, called with a store, a job that waits, its tally, and whether it is submitted
-        for the first time: returns why it must not start yet, empty where it may.
+        for the first time: returns why it must not start yet, empty where it may. Of no job (None): why some must not.
     :param planned: ``module:function`` for each, called with a store, a Dag's id and team, the jobs of a plan, and its GPU- and
         CPU-hours: yields what a plan warns of.
     :param collected: ``module:function`` for each, called with the store's folder when gc has deleted what is old.

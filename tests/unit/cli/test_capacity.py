@@ -69,6 +69,20 @@ class TestMachine:
         (waiting,) = muster("queue", "--json").json()["waiting"]
         assert (waiting["job_id"], waiting["place"]) == ("train-1", {"number": 1, "of": 1})
 
+    def test_what_waits_for_a_budget(self, muster: Run, store: Any, home: Path) -> None:
+        from tests.unit.cli.conftest import make_spec
+
+        waits = "waits for its budget: team vision has used 4 of 0 CPU-hours"
+        store.ledger.create("train-1", make_spec(), kept=waits)
+        store.ledger.create("lost", make_spec())
+        assert not muster("queue", "--json").json()["waiting"]  # no budget is used up, so it may start by now
+        assert muster("budget", "team:vision", "--cpu-hours", "0").code == 0
+        row = muster("queue").out.splitlines()[-1]
+        assert row.split()[:4] == ["-", "-", "train-1", "flights.train"]
+        assert row.endswith(waits)
+        (waiting,) = muster("queue", "--json").json()["waiting"]
+        assert (waiting["job_id"], waiting["place"], waiting["why"]) == ("train-1", None, waits)
+
 
 class TestCluster:
     def test_gpus(self, muster: Run, site: SiteApi) -> None:

@@ -233,6 +233,14 @@ class KubernetesRunner:
             Forbidden,
         ) as error:  # what runs goes on; one that starts knows of no rights at first
             return replace(status, reason=one_line(f"nothing can be seen of it now: {error}"))
+        except StoreError as error:
+            if type(error) is not StoreError:
+                raise
+            # A token that only reads, or a full claim: its end is due, and another's look writes it down.
+            job = self._spec(job_id)
+            seen = self._sight.seen(job, job_id)
+            shown = status if seen.root is None else merged(status, observe(seen, as_made(job, seen.root)))
+            return replace(shown, reason=one_line(f"its end is due, and is not written down here: {error}"))
 
     def _looked(self, job: JobSpec, status: JobStatus, places: Mapping[str, QueuePlace]) -> JobStatus:
         if status.verdict is not None:

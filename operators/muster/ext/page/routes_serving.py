@@ -125,7 +125,8 @@ def queue(here: Here, jobs: Jobs, who: Who) -> Json:
     queues = here.capacity.queues()
     jobs.look()
     dags = {line.job_id: line.dag_id for line in jobs.open()}
-    waiting = [_waiting(each, who, dags) for each in queues.waiting if who.may_queue(each.queue)]
+    waits = (*queues.waiting, *here.backend.kept([*dags]))
+    waiting = [_waiting(each, who, dags) for each in waits if who.may_queue(each.queue)]
     gpus = here.capacity.gpus()
     cards = {
         name: [_cards(each) for each in getattr(gpus, name) if name != "by_team" or who.may_queue(each.name)]

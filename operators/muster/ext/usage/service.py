@@ -67,10 +67,16 @@ def ask_budgets(store: LocalStore, question: BudgetQuestion, *, keep: bool = Fal
     return loads(SpentBudgets, sent)
 
 
-def held(store: LocalStore, job: JobSpec, tally: Tally, entered: bool) -> str:
-    """Say why a job has to wait for its budget, which one that is entered sets; empty where it may start."""
-    whose = (f"dag:{job.origin.dag_id}", f"team:{tally.team}")
-    over = _over(store, whose, [job], job.budget if entered else None)
+def held(store: LocalStore, job: JobSpec | None, tally: Tally, entered: bool) -> str:
+    """Say why a job has to wait for its budget, which one that is entered sets; empty where it may start.
+
+    :param job: None: say whether any budget is used up.
+    """
+    if job is None:
+        over = _over(store, (), (), None)
+    else:
+        whose = (f"dag:{job.origin.dag_id}", f"team:{tally.team}")
+        over = _over(store, whose, [job], job.budget if entered else None)
     return next((f"waits for its budget: {each}" for each in over), "")
 
 
@@ -85,7 +91,7 @@ def planned(
 
 
 def _over(
-    store: LocalStore, whose: tuple[str, str], jobs: Sequence[JobSpec], said: HourBudget | None, **more: float
+    store: LocalStore, whose: Sequence[str], jobs: Sequence[JobSpec], said: HourBudget | None, **more: float
 ) -> Iterator[str]:
     given = {whose[0]: said} if said and whose[0] != "dag:" else {}
     keep = bool(given) and not more  # a plan sets nothing
@@ -93,7 +99,7 @@ def _over(
         found = ask_budgets(store, BudgetQuestion(whose=whose, given=given), keep=keep).budgets
     except NotFound:  # a store service of an earlier release
         return
-    cards = any(role.resources.gpus for job in jobs for role in job.roles)
+    cards = not jobs or any(role.resources.gpus for job in jobs for role in job.roles)
     yield from filter(None, (each.over(cards=cards, **more) for each in found))
 
 

@@ -67,6 +67,17 @@ def test_whose_token_only_reads_looks_and_notes_nothing(bare: World) -> None:
     assert len(backend.store.ledger.tally("read").times) == 1
 
 
+def test_whose_token_only_reads_is_told_that_an_end_is_due(bare: World) -> None:
+    backend = bare.backend()
+    backend.submit(bare.job(replicas=1, idle_seconds=3600.0), job_id="due")
+    runs(bare, "due")
+    backend.store.ledger.append("due", b"[use main-0] muster: quiet_seconds=3700\n")
+    seen = bare.backend("reader", token=only_reads(bare)).status("due")
+    assert (seen.state, seen.verdict) == (JobState.RUNNING, None)
+    assert "its end is due, and is not written down here: the token is a reader's" in seen.reason
+    assert backend.status("due").verdict.cause is Cause.IDLE  # type: ignore[union-attr]
+
+
 def test_it_is_warned_of_once_however_many_look_and_ended(bare: World) -> None:
     backend = bare.backend()
     backend.submit(bare.job(replicas=1, idle_seconds=3600.0), job_id="idle")
