@@ -75,6 +75,7 @@ class Extension:
     :param planned: ``module:function`` for each, called with a store, a Dag's id and team, the jobs of a plan, and its GPU- and
         CPU-hours: yields what a plan warns of.
     :param collected: ``module:function`` for each, called with the store's folder when gc has deleted what is old.
+    :param reconciled: ``module:function`` for each, called with the store once a minute where Airflow's database can be read.
     :param gauges: what ``muster metrics`` tells of it.
     :param teams: ``module:function``, called with the file that ``[muster] teams`` names: it returns the site's teams, as
         ``muster.airflow.teams.Teams`` describes them.
@@ -98,6 +99,7 @@ class Extension:
     held: tuple[str, ...] = ()
     planned: tuple[str, ...] = ()
     collected: tuple[str, ...] = ()
+    reconciled: tuple[str, ...] = ()
     gauges: tuple[Gauge, ...] = ()
     teams: str | None = None
     repair: str | None = None

@@ -187,14 +187,8 @@ def _raise_max_tries(task: Any, state: Any, before: Any, _initiator: Any) -> Non
 def going_runs() -> set[tuple[str, str]]:
     """Return Dag and id of each run that goes on and has begun something of muster's. :raises BackendError: as above."""
     from sqlalchemy import select
-    from sqlalchemy.exc import DBAPIError
 
-    from muster.airflow.upstream.internals import (
-        DagModel,
-        DagRun,
-        TaskStateStoreModel as Kept,
-        create_session,
-    )
+    from muster.airflow.upstream.internals import DagModel, DagRun, TaskStateStoreModel as Kept
 
     begun = select(Kept.dag_run_id).where(Kept.dag_run_id == DagRun.id, _ours(Kept.key)).exists()
     wanted = (
@@ -202,9 +196,29 @@ def going_runs() -> set[tuple[str, str]]:
         .join(DagModel, DagModel.dag_id == DagRun.dag_id)
         .where(DagRun.state.in_(("queued", "running")), DagModel.is_stale.is_(False), begun)
     )
+    return _pairs(wanted)
+
+
+def used_versions() -> set[tuple[str, str]]:
+    """Return the name of a bundle, and the version, that each run which goes on began with. :raises BackendError: as above."""
+    from sqlalchemy import select
+
+    from muster.airflow.upstream.internals import DagModel, DagRun
+
+    return _pairs(
+        select(DagModel.bundle_name, DagRun.bundle_version)
+        .join(DagModel, DagModel.dag_id == DagRun.dag_id)
+        .where(DagRun.state.in_(("queued", "running")), DagRun.bundle_version.is_not(None))
+        .distinct()
+    )
+
+
+def _pairs(wanted: Any) -> set[tuple[str, str]]:
+    from sqlalchemy.exc import DBAPIError
+
     try:
-        with create_session() as session:
-            return {(row.dag_id, row.run_id) for row in session.execute(wanted)}
+        with internals.create_session() as session:
+            return {(row[0], row[1]) for row in session.execute(wanted)}
     except DBAPIError as error:
         raise BackendError(f"Airflow's database does not answer: {error.orig}") from error
 

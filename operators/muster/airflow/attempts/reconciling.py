@@ -22,6 +22,7 @@ from muster.airflow.attempts.task_state import GIVEN_UP, GONE, over
 from muster.backends.base import Backend
 from muster.core.cancelling import WITH_RUN, with_task
 from muster.core.errors import Corrupt, MusterError, NotFound
+from muster.core.extensions import used as used_parts
 from muster.core.origin import Origin
 from muster.core.status import JobState, JobStatus
 from muster.core.verdict import Verdict
@@ -193,9 +194,11 @@ class Reconciler:
                 log.warning("%s is retired: %s (%s)", address, reason, named(origin))
 
     def _now_and_then(self) -> None:
-        """Take back the releases that no task watches, and take away what ended jobs left where they ran."""
+        """Take back the releases that no task watches, have extensions look, and take away what ended jobs left where they ran."""
         if (now := time.monotonic()) > self._releases_at:
             self._releases_at = now + RELEASES_EVERY_SECONDS
+            for looks in used_parts(lambda each: each.reconciled):
+                looks(self._opened().store)
             for one in take_back(self._opened().deployments, self._instance(), self._state):
                 log.info("%s of %s is taken back: %s (%s)", one.revision, one.deployment, one.reason, one.by)
         if now > self._leftovers_at:

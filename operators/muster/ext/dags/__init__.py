@@ -4,4 +4,4 @@ from __future__ import annotations
 
 from muster.core.extensions import Extension
 
-EXTENSION = Extension()
+EXTENSION = Extension(reconciled=("muster.ext.dags.bundle:keep_used",))

@@ -6,7 +6,7 @@
       "classpath": "muster.ext.dags.bundle.VolumeDagBundle", "kwargs": {"volume": "site/dags@latest"}}]'
 
 ``muster volumes put site/dags dags/`` brings other Dags. A run keeps the version that it began with: its tasks, in any worker,
-fetch that one.
+fetch that one, and gc keeps it as long.
 """
 
 from __future__ import annotations
@@ -17,10 +17,16 @@ from typing import Any
 
 from airflow.dag_processing.bundles.base import BaseDagBundle, BundleVersion
 
+from muster.airflow.attempts.database import used_versions
 from muster.airflow.site import open_place
+from muster.airflow.upstream import internals
 from muster.core.address import Address, pinned
 from muster.core.errors import SpecError
 from muster.core.shipped import copy_whole
+from muster.volumes.protocols import Store
+
+PIN = "airflow/"
+"""What begins the reason under which a version is pinned that runs which go on began with; a bundle's name follows."""
 
 
 class VolumeDagBundle(BaseDagBundle):
@@ -39,6 +45,7 @@ class VolumeDagBundle(BaseDagBundle):
             raise SpecError(
                 f"volume is {volume!r:.120}: Dags come from one version, such as 'site/dags@latest'"
             )
+        self.volume = self._address.volume
         self._newest = self.base_dir / "newest"  # a link, so that a file's path is the same in each version
 
     @property
@@ -82,3 +89,19 @@ class VolumeDagBundle(BaseDagBundle):
             copy_whole(store.path(pinned(self._address.volume, int(version))), folder)
             for each in (folder, *(one for one in folder.rglob("*") if one.is_dir())):
                 each.chmod(0o755)  # what is in it is deleted some day, and folders of versions are read-only
+
+
+def keep_used(store: Store) -> None:
+    """Pin the versions that runs which go on began with, and no others, for each bundle of Airflow's setting that is a volume's."""
+    bundles = [
+        each
+        for each in internals.DagBundlesManager().get_all_dag_bundles()  # type: ignore[no-untyped-call]
+        if isinstance(each, VolumeDagBundle)
+    ]
+    using = used_versions() if bundles else set()
+    for bundle in bundles:
+        reason = f"{PIN}{bundle.name}"
+        for version in store.versions(bundle.volume):
+            used = (bundle.name, str(version.number)) in using
+            if used != (reason in version.pins):
+                (store.pin if used else store.unpin)(version.address, reason=reason)

@@ -91,7 +91,7 @@ def planned(
 
 
 def _over(
-    store: LocalStore, whose: Sequence[str], jobs: Sequence[JobSpec], said: HourBudget | None, **more: float
+    store: LocalStore, whose: tuple[str, ...], jobs: Sequence[JobSpec], said: HourBudget | None, **more: float
 ) -> Iterator[str]:
     given = {whose[0]: said} if said and whose[0] != "dag:" else {}
     keep = bool(given) and not more  # a plan sets nothing

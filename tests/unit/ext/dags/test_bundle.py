@@ -88,3 +88,26 @@ def test_a_version_that_is_none_is_named(put: Put, bundle: Bundle) -> None:
 def test_an_address_of_no_version_is_refused(volume: str, said: str, bundle: Bundle) -> None:
     with pytest.raises(SpecError, match=said):
         bundle(volume=volume)
+
+
+def test_gc_keeps_the_versions_of_runs_that_go_on(
+    put: Put, bundle: Bundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from muster.ext.dags import bundle as module
+
+    old, used, newest = (put(text) for text in ("old", "used", "newest"))
+    bundle()
+    going = {("site", used), ("another", old)}
+    monkeypatch.setattr(module, "used_versions", lambda: going)
+    with closing(open_place(Settings.load())) as place:
+        module.keep_used(place.store)
+        place.store.collect(keep_last=1)
+        assert [str(each.number) for each in place.store.versions(VOLUME)] == [used, newest]
+        assert place.store.versions(VOLUME)[0].pins == ("airflow/site",)
+        worker = bundle(version=used)
+        worker.initialize()
+        assert (worker.path / "hello.py").read_text() == "used"
+        going.clear()
+        module.keep_used(place.store)
+        place.store.collect(keep_last=1)
+        assert [str(each.number) for each in place.store.versions(VOLUME)] == [newest]
