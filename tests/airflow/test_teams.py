@@ -13,14 +13,15 @@ from typing import Any
 import pytest
 from tests import searched
 from tests.airflow.conftest import Seen
-from tests.airflow.test_page import COOKIE, OURS, make_job
+from tests.airflow.test_page import COOKIE, OURS, Served, make_job, page_token
 from tests.site import Site
 from tests.unit.airflow.attempts.notes import Notes
 from tests.unit.backends.releases.world import World
+from tests.unit.volumes.service.process import Service
 
 from muster.airflow.embedded.home import EmbeddedHome
 from muster.backends.base import Backend
-from muster.core.errors import SpecError
+from muster.core.errors import SpecError, StoreError
 from muster.core.origin import Origin
 from muster.core.status import JobState, JobStatus
 from muster.volumes.folder import FolderStore
@@ -265,6 +266,138 @@ def test_the_same_probes_pass_for_their_own_team(
         ),
         *("deployments", "searches", "dags"),
     } | {"lines"}
+
+
+@pytest.fixture(scope="module")
+def service(home: EmbeddedHome, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """A store service in front of the very store that the page reads."""
+    with Service(tmp_path_factory.mktemp("service"), root=home.settings.store) as service:
+        yield service
+
+
+@pytest.fixture
+def served(api_server: Any, service: Service) -> Iterator[Service]:
+    """Have the page ask the service, with the token that is the page's own."""
+    from muster.airflow.page.route import Opening, Site
+    from muster.ext.page.answering import Answering
+
+    page = page_of(api_server)
+    before = page.state.opening
+    with before.lent() as ours:
+        place = ours.backend.place
+    page.state.opening = Opening(
+        lambda: Site(at := Served(service.client(token=page_token(service)), place), Answering(at))
+    )
+    yield service
+    page.state.opening = before
+
+
+TOKENS = "/muster/api/tokens"
+
+
+def made_token(client: Client, **query: Any) -> dict[str, Any]:
+    answer = client.post(TOKENS, params={"name": "laptop", **query})
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["cache-control"] == "no-store"
+    return dict(answer.json())
+
+
+def own_tokens(client: Client) -> list[dict[str, Any]]:
+    return list(client.get(TOKENS).json()["tokens"])
+
+
+def test_a_person_makes_a_token_with_the_rights_there_are_and_ends_it(
+    let: Callable[[str], Client], made: None, served: Service
+) -> None:
+    ana, eve, ben, root = (let(name) for name in ("ana", "eve", "ben", "root"))
+    rights = [each.get(TOKENS).json()["rights"] for each in (ana, eve, ben, root)]
+    assert rights == [
+        {"teams": ["vision"], "reads": True, "changes": True},
+        {"teams": ["vision"], "reads": True, "changes": False},
+        {"teams": ["speech"], "reads": True, "changes": True},
+        {"teams": [], "reads": True, "changes": True},
+    ]
+    new = made_token(ben, days=7, changes=True)
+    (shown,) = own_tokens(ben)
+    assert (shown["name"], shown["teams"], shown["changes"], shown["used"]) == (
+        "laptop",
+        ["speech"],
+        True,
+        None,
+    )
+    assert new["token"] not in ben.get(TOKENS).text
+    assert own_tokens(ana) == []
+    theirs = served.client("ben", token=new["token"])
+    assert theirs.volumes() == ["common/rows", "lines/model"]
+    assert theirs.retire("lines/model@2", reason="by token").retired == "by token"
+    assert theirs.reinstate("lines/model@2").retired is None
+    assert [each.post(f"{TOKENS}/{new['id']}/end").status_code for each in (ana, eve)] == [404, 404]
+    assert ben.post(f"{TOKENS}/{new['id']}/end").json()["ended_by"] == "ben"
+    with pytest.raises(StoreError, match="was ended at"):
+        theirs.volumes()
+
+
+def test_a_token_never_has_more_than_its_person(
+    let: Callable[[str], Client], made: None, served: Service
+) -> None:
+    eve = let("eve")
+    assert "lets you change no team's Dags" in eve.post(TOKENS, params={"name": "x", "changes": True}).text
+    mine = served.client("eve", token=made_token(eve)["token"])
+    with pytest.raises(StoreError, match="does not change volume sight/model"):
+        mine.pin("sight/model@1", reason="by token")
+    everything = served.client("root", token=made_token(let("root"))["token"])
+    assert {*everything.volumes()} >= {"lines/model", "sight/model", "common/rows"}
+    assert "lines/model" not in mine.volumes()
+    for wrong in ({"days": 91}, {"days": 0}, {"name": " "}, {"name": "x" * 90}):
+        assert eve.post(TOKENS, params={"name": "x", **wrong}).status_code in (400, 422)
+    bare = eve.post(TOKENS, params={"name": "x"}, headers={"x-muster": ""})
+    assert bare.status_code == 403  # no other site's form makes one
+
+
+def test_administrators_alone_see_and_end_those_of_others(
+    let: Callable[[str], Client], made: None, served: Service
+) -> None:
+    from airflow.models.log import Log
+    from airflow.utils.session import create_session
+
+    ana, root = let("ana"), let("root")
+    new = made_token(ana, name="notebook")
+    assert ana.get(TOKENS, params={"everyone": True}).status_code == 403
+    assert new["id"] in {each["id"] for each in root.get(TOKENS, params={"everyone": True}).json()["tokens"]}
+    assert root.post(f"{TOKENS}/{new['id']}/end").json()["user"] == "ana"
+    with create_session() as session:
+        rows = session.query(Log).filter(Log.event.like("muster_token_%")).all()
+        notes = [(row.event, row.owner, json.loads(row.extra)) for row in rows]
+    about = {"token": new["id"], "name": "notebook"}
+    assert ("muster_token_make", "ana", about | {"days": "30", "changes": "False"}) in notes
+    assert ("muster_token_end", "root", about | {"user": "ana"}) in notes
+    assert new["token"] not in json.dumps(notes)
+
+
+def test_a_viewer_of_some_dags_of_a_team_has_no_token_for_all(
+    let: Callable[[str], Client], made: None, served: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with FAB's roles by Dag: where one Dag of the team is out of sight, so is a token."""
+    from airflow.api_fastapi.app import get_auth_manager
+
+    allowed = {"seeing"}
+
+    def may(*, details: Any, **_: Any) -> bool:
+        return details is not None and details.id in allowed
+
+    monkeypatch.setattr(get_auth_manager(), "is_authorized_dag", may)
+    ana = let("ana")
+    assert ana.get(TOKENS).json()["rights"]["teams"] == ["vision"]
+    allowed = {"hearing"}
+    assert ana.get(TOKENS).json()["rights"]["teams"] == ["speech"]
+    allowed = set()
+    refused = ana.post(TOKENS, params={"name": "x"})
+    assert (refused.status_code, "lets you see no team's Dags as a whole" in refused.text) == (400, True)
+
+
+def test_a_store_without_a_service_has_no_tokens(let: Callable[[str], Client], made: None) -> None:
+    assert let("ana").get(TOKENS).json() == {"tokens": None}
+    assert let("ana").post(TOKENS, params={"name": "x"}).status_code == 400
 
 
 def test_each_sees_and_changes_its_own(let: Callable[[str], Client], made: None) -> None:

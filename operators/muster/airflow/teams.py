@@ -5,7 +5,7 @@ An extension reads the site's document and knows the rules (:attr:`muster.core.e
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from muster.core.job import JobSpec
+    from muster.volumes.service.persons import PersonRights
 
 FILE = "teams.toml"
 TAG = "team:"
@@ -82,6 +83,12 @@ class Teams:
     def may_read(self, team: str, volume: str) -> bool:  # noqa: ARG002
         """Whether a team's jobs may read a volume."""
         return True
+
+    def rights(self, may: Callable[[str, str], bool]) -> PersonRights:  # noqa: ARG002
+        """Return what a person's token may reach. :param may: whether the person may GET all of a team, or PUT it."""
+        from muster.volumes.service.persons import PersonRights
+
+        return PersonRights()
 
     def admit(self, dag: DagFacts, spec: JobSpec) -> JobSpec:  # noqa: ARG002
         """Return a job as the Dag's team may run it, in its queue. :raises SpecError: the team may not run it."""

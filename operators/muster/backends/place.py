@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from muster.core.errors import SpecError
+
 if TYPE_CHECKING:
     from socket import socket
 
@@ -15,6 +17,10 @@ if TYPE_CHECKING:
     from muster.core.check import Check
     from muster.volumes.base import Version
     from muster.volumes.protocols import LocalStore
+
+
+class NoAccess(SpecError):
+    """Nothing tells this process where its cluster is: it reaches the store alone."""
 
 
 class RankSession(NamedTuple):

@@ -22,6 +22,7 @@
     STORE/events/<kind>/<name>/            event logs of extensions (:mod:`muster.volumes.event_logs`); those of searches are STORE/searches/<search_id>/
     STORE/MIRROR.json                      of which store this one is a mirror (:mod:`muster.ext.mirrors.folder`)
     STORE/mirror/                          what a mirror has received and not yet made visible
+    STORE/tokens/                          tokens of persons, without the tokens themselves (:mod:`muster.volumes.service.persons`)
     STORE/usage/                           what jobs used, by month, and which jobs go on (:mod:`muster.ext.usage.log`)
     STORE/upkeep/                          when fsck, gc and a sweep last ran (:mod:`muster.volumes.upkeep`); may be deleted
 

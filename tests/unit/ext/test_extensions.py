@@ -29,6 +29,7 @@ ELSEWHERE = {
     "plan.routes": "tests/airflow/test_page.py",
     "search.decorator": "docs/howto/search.md",
     "search.trigger": "tests/airflow/test_deferral.py",
+    "tokens.routes": "tests/airflow/test_teams.py",
     "usage.routes": "tests/airflow/test_page.py",
     "up.waking": "tests/airflow/test_up.py",
 }

@@ -14,6 +14,8 @@ a version's files        also GET on the XComs of that Dag, for their contents a
 keeping, hiding one      PUT on the task instances of that Dag
 changing a deployment    the same, of each Dag whose model it serves or keeps
 a plan of a run          POST on the Dag's runs, as for triggering one
+a token of one's own     GET on the task instances, logs and XComs of all Dags of a team, or PUT; without teams of all Dags
+others' tokens           PUT on all Dags, and on connections: who may change these can have the store's own token
 =======================  ==============================================================
 
 For jobs and versions that no Dag made, the right for any Dag is needed.
@@ -29,6 +31,7 @@ from functools import cached_property
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
+from airflow.sdk import conf
 from fastapi import Depends, HTTPException, Request
 from sqlalchemy import select
 from sqlalchemy.orm import selectinload
@@ -38,6 +41,7 @@ from muster.airflow.upstream import internals
 from muster.core.deployment import DeploymentStatus
 from muster.core.errors import SpecError
 from muster.core.origin import Origin
+from muster.volumes.service.persons import PersonRights
 
 HEADER = "x-muster"
 _NO_TASK = Origin()
@@ -45,6 +49,12 @@ _NO_TASK = Origin()
 plugins = Depends(internals.requires_access_view(internals.AccessView.PLUGINS))
 _NO_TEAM = "not a team"
 """No team has such a name, and so no user is in it: of what two teams claim, and of what Airflow does not know."""
+
+_CONTENTS = (
+    internals.DagAccessEntity.TASK_INSTANCE,
+    internals.DagAccessEntity.TASK_LOGS,
+    internals.DagAccessEntity.XCOM,
+)
 
 assets = Depends(internals.requires_access_asset("GET"))
 
@@ -106,6 +116,29 @@ class UserRights:
         if self._site.named and (status is None or not self.may_deployment(status, method=method)):
             raise _refused(method, f"deployment {name:.60}: it is not there, or of another team")
 
+    @property
+    def token_rights(self) -> PersonRights:
+        """The most that a token of the user may reach: a token knows no Dag, so what the user sees whole."""
+        if self._may_whole("", "GET"):
+            return PersonRights(reads=("",), changes=("",) * self._may_whole("", "PUT"))
+        return self._site.rights(self._may_whole)
+
+    @property
+    def administers(self) -> bool:
+        """Whether the user may end others' tokens."""
+        manager = internals.get_auth_manager()
+        return self._may_whole("", "PUT") and manager.is_authorized_connection(method="PUT", user=self._user)
+
+    def _may_whole(self, team: str, method: str) -> bool:
+        """Whether the user may see all of a team's Dags with their logs and XComs, or change them; of all Dags without a team."""
+        every = f"{TAG}{team}" if team or not self._site.named else ""
+        its = [dag_id for dag_id, each in self._teams.items() if each == team] if team else []
+        return all(
+            self.may(every, entity, method=method)
+            or (bool(its) and all(self.may(dag_id, entity, method=method) for dag_id in its))
+            for entity in (_CONTENTS if method == "GET" else _CONTENTS[:1])
+        )
+
     def _may_team(self, team: str, method: Any) -> bool:
         """Whether the user may do something to a Dag of a team: in its name, or to one of them by its own name."""
         if not team:
@@ -158,6 +191,8 @@ class UserRights:
     def _team(self, dag_id: str) -> str | None:
         if self._site.named:
             return dag_id.removeprefix(TAG) if dag_id.startswith(TAG) else self._teams.get(dag_id, _NO_TEAM)
+        if dag_id == TAG and conf.getboolean("core", "multi_team", fallback=False):
+            return _NO_TEAM
         if dag_id not in self._bundles:
             self._bundles[dag_id] = internals.DagModel.get_team_name(dag_id) if dag_id else None
         return self._bundles[dag_id]

@@ -17,12 +17,12 @@ What belongs to no team is for Dags of no team.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tomllib
 
@@ -32,6 +32,9 @@ from muster.core.address import Address
 from muster.core.errors import SpecError
 from muster.core.job import JobSpec
 from muster.core.names import check_label, check_volume
+
+if TYPE_CHECKING:
+    from muster.volumes.service.persons import PersonRights
 
 _QUEUE_LENGTH = 63
 _QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
@@ -121,6 +124,19 @@ class Document(Teams):
     def may_read(self, team: str, volume: str) -> bool:
         """Whether a volume is the team's own, or shared."""
         return self.of_volume(volume) == team or any(_below(f"{volume}/", each) for each in self.shared)
+
+    def rights(self, may: Callable[[str, str], bool]) -> PersonRights:
+        """Return what a person's token may reach: what is of the teams all of which the person sees, and what is shared."""
+        from muster.volumes.service.persons import PersonRights
+
+        seen = {name: team for name, team in self.teams.items() if may(name, "GET")}
+        return PersonRights(
+            teams=tuple(seen),
+            reads=tuple(team.volumes for team in seen.values()),
+            changes=tuple(team.volumes for name, team in seen.items() if may(name, "PUT")),
+            shared=self.shared if seen else (),
+            queues=tuple(queue for team in seen.values() for queue in team.queues),
+        )
 
     def admit(self, dag: DagFacts, spec: JobSpec) -> JobSpec:
         """Return a job in its team's queue, if all that it names is the team's."""

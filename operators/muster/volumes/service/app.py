@@ -38,11 +38,21 @@ from muster.volumes.service.calls import LIMIT_JSON_BYTES, Bind, Call, Handler, 
 from muster.volumes.service.committer import Committer
 from muster.volumes.service.hearing import Bells, Hearing
 from muster.volumes.service.journal import Journals
+from muster.volumes.service.persons import PersonTokens
 from muster.volumes.service.refusals import document
 from muster.volumes.service.regrouping import Regrouping
 from muster.volumes.service.standby import ALIVE, TERM
 from muster.volumes.service.starts import GangStarts
-from muster.volumes.service.table import MOST_RECORDS, MOST_SPECS, TABLE, Current, Place, Row, Starting
+from muster.volumes.service.table import (
+    MOST_RECORDS,
+    MOST_SPECS,
+    PERSONS,
+    TABLE,
+    Current,
+    Place,
+    Row,
+    Starting,
+)
 from muster.volumes.service.tokens import job_token
 
 
@@ -67,6 +77,7 @@ def create_app(
         committer=committer,
         starts=starts,
         regrouping=Regrouping(starts, committer, Bells()),
+        persons=PersonTokens(store, keys),
         keeps_requests=keeps_requests,
     )
 
@@ -151,7 +162,13 @@ def _table_routes(served: Served) -> Iterator[Bind]:
         same = tuple(rows)
         limit = LIMIT_JSON_BYTES if any(row.body for row in same) else None
         yield route(
-            verb, path, _handler(same, served, own), turns=same[0].turns, text=limit, right=same[0].right
+            verb,
+            path,
+            _handler(same, served, own),
+            turns=same[0].turns,
+            text=limit,
+            right=same[0].right,
+            person=same[0].person,
         )
 
 
@@ -165,7 +182,11 @@ def _handler(
         fits = (each for each in asked if all(map(query.get, each[0].needed)))
         row, method = asked[0] if len(asked) == 1 else next(fits, asked[-1])
         parts = call.request.path_params
-        returned = method(**row.arguments(parts, query, call.text))
+        given = row.arguments(parts, query, call.text)
+        if call.reach is None:
+            returned = method(**given)
+        else:
+            returned = call.reach.seen(row.method, method(**call.reach.admit(given, right=row.person)))
         return None if row.sent is None else row.sent.pack(returned)
 
     return handle
@@ -215,6 +236,7 @@ def _own(served: Served) -> Mapping[Callable[..., Any], Callable[..., Any]]:
         Ledger.specs: _at_most(MOST_SPECS, "specs", ledger.specs),
         Starting.begun: begun,
         Starting.current: current,
+        **{each: getattr(served.persons, each.__name__) for each in PERSONS},
         ServedStore.stop: served.regrouping.stop,
         ServedStore.token: token,
         Upkeep.room: lambda: Room.of(served.store.layout.root, disk=CLAIM),

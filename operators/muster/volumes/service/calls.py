@@ -23,7 +23,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from muster.core import wire
-from muster.core.errors import MusterError, SpecError
+from muster.core.errors import MusterError, NotFound, SpecError
 from muster.core.room import CLAIM, Room, is_full
 from muster.core.status import JobStatus
 from muster.volumes.durability import translated
@@ -32,6 +32,7 @@ from muster.volumes.service.archives import CHUNK_BYTES, Chunks
 from muster.volumes.service.committer import Committer
 from muster.volumes.service.hearing import Hearing
 from muster.volumes.service.journal import Journals
+from muster.volumes.service.persons import PersonTokens, Reach
 from muster.volumes.service.refusals import document, status_of
 from muster.volumes.service.regrouping import Regrouping
 from muster.volumes.service.starts import GangStarts
@@ -53,7 +54,7 @@ T = TypeVar("T")
 
 
 class Turns:
-    """A limit of requests at a time, each with one of `threads`; the pods of one job have at most a quarter of them."""
+    """A limit of requests at a time, each with one of `threads`; the pods of one job, or one person's token, have at most a quarter."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -62,7 +63,7 @@ class Turns:
 
     @asynccontextmanager
     async def turn(self, job_id: str) -> AsyncIterator[None]:
-        """Wait for a turn, and have it while the block runs. :param job_id: empty for an operator's request."""
+        """Wait for a turn, and have it while the block runs. :param job_id: the id of a job or of a person's token; empty for an operator's request."""
         if not job_id:
             async with self._all:
                 yield
@@ -90,6 +91,7 @@ class Served:
     committer: Committer
     starts: GangStarts
     regrouping: Regrouping
+    persons: PersonTokens
     keeps_requests: bool = False
     quick: Turns = field(default_factory=lambda: Turns(40))
     working: Turns = field(default_factory=lambda: Turns(16))
@@ -133,10 +135,11 @@ class Stream:
 
 @dataclass
 class Call:
-    """One request to the store service."""
+    """One request to the store service. :param reach: what the token of a person reaches; None of other tokens."""
 
     served: Served
     request: Request
+    reach: Reach | None = None
     token: Token = field(default_factory=lambda: Token(kind=TokenKind.JOB, expires=0))
     text: bytes = b""
     asked: float = field(default_factory=time.monotonic)
@@ -187,7 +190,7 @@ class Count:
 _RIGHTS = {
     TokenKind.READER: ("reads",),
     TokenKind.SWEEPER: ("reads", "sweeps"),
-    TokenKind.PAGE: ("reads", "clicks"),
+    TokenKind.PAGE: ("reads", "clicks", "persons"),
 }
 
 Handler = Callable[[Call], object]
@@ -206,6 +209,7 @@ def route(
     what: str = "the request's body",
     waits: bool = False,
     right: str = "",
+    person: str = "",
 ) -> Bind:
     """Bind a handler to a path, for operators, and with `job` for that job's own pods too.
 
@@ -216,25 +220,32 @@ def route(
     :param text: the most bytes of the body, which the handler finds as :attr:`Call.text`; without it the handler
         reads the body itself. :param what: the body's name in errors.
     :param waits: the handler may return :class:`Later`; it has no turn until it is called again.
-    :param right: `reads`, `sweeps` or `clicks` for calls that other tokens than an operator's allow; a GET that is no pod's reads.
+    :param right: `reads`, `sweeps`, `clicks` or `persons` for calls that other tokens than an operator's allow; a GET that is no pod's reads.
+    :param person: `reads` or `changes` for calls that a person's token allows, where it reaches every volume and job that path, query
+        and arguments name: see :meth:`muster.volumes.service.persons.Reach.admit`.
     """
 
     async def once(call: Call) -> Response | Later:
         theirs: Turns = getattr(call.served, turns)
         async with AsyncExitStack() as stack:
-            turn = theirs.turn(call.token.job_id)
+            turn = theirs.turn(call.token.job_id or call.token.token_id)
             if text is not None:
                 stream = Stream(call.request, limit_bytes=text, what=what)
                 call.text = await _text(stream, lambda: stack.enter_async_context(turn))
             if len(call.text) <= SMALL_BYTES:
                 await stack.enter_async_context(turn)
-            return await anyio.to_thread.run_sync(partial(_worked, handler, call), limiter=theirs.threads)
+            return await anyio.to_thread.run_sync(
+                partial(_worked, handler, call, person), limiter=theirs.threads
+            )
 
     async def answer(request: Request, served: Served) -> Response:
         call, bells = Call(served, request), served.regrouping.bells
         try:
             call.token = _allowed(
-                call, job=job, right=right or ("reads" if method == "GET" and not job else "operates")
+                call,
+                job=job,
+                right=right or ("reads" if method == "GET" and not job else "operates"),
+                person=bool(person),
             )
             while True:
                 with (
@@ -253,11 +264,20 @@ def route(
     return lambda served: Route(path, partial(answer, served=served), methods=[method])
 
 
-def _worked(handler: Handler, call: Call) -> Response | Later:
+def _worked(handler: Handler, call: Call, person: str) -> Response | Later:
     with translated(f"{call.request.method} {call.request.url.path}"):
         try:
+            if call.token.kind is TokenKind.PERSON:
+                call.reach = call.served.persons.reach(call.token)
+                call.reach.admit({**call.request.query_params, **call.request.path_params}, right=person)
             made = handler(call)
             return made if isinstance(made, Later) else _response(made)
+        except NotFound as error:
+            if call.reach is None:
+                raise
+            raise NotFound(
+                str(error).partition("; there ")[0]
+            ) from error  # what there is may be another team's
         except (RecursionError, OverflowError) as error:
             raise SpecError(
                 f"the request is nested too deeply, or a number in it is too large: {error}"
@@ -288,14 +308,16 @@ def _with_room(error: MusterError, served: Served) -> MusterError:
     return told
 
 
-def _allowed(call: Call, *, job: bool, right: str) -> Token:
+def _allowed(call: Call, *, job: bool, right: str, person: bool) -> Token:
     scheme, _, text = call.request.headers.get("authorization", "").partition(" ")
     if scheme.lower() != "bearer":
         raise TokenRefused("the request carries no token: send it as `Authorization: Bearer TOKEN`")
     token = verify(call.served.keys, text.strip())
     if token.kind is TokenKind.OPERATOR or right in _RIGHTS.get(token.kind, ()):
         return token
-    if token.kind in _RIGHTS:
+    if person and token.kind is TokenKind.PERSON:
+        return token  # what it reaches is looked at in a thread
+    if token.kind in (*_RIGHTS, TokenKind.PERSON):
         raise TokenRefused(
             f"the token is a {token.kind.value}'s: it does not count for {call.request.url.path!r:.120}"
         )

@@ -34,6 +34,7 @@ from muster.volumes.protocols import (
 from muster.volumes.service.archives import ArchiveMember, lengthen_all, pack, unpack
 from muster.volumes.service.connection import PATIENCE_SECONDS, Connection
 from muster.volumes.service.downloads import Downloads
+from muster.volumes.service.persons import PersonTokens
 from muster.volumes.service.refusals import read
 from muster.volumes.service.table import CURSOR, MOST_RECORDS, MOST_SPECS, ROWS, Place, Recorded, Starting
 from muster.volumes.tree import runs
@@ -204,6 +205,9 @@ class ServiceStore(_Client):
     note_gone = remote(LocalStore.note_gone)
     stop = remote(ServedStore.stop)
     token = remote(ServedStore.token)
+    make_token = remote(PersonTokens.make)
+    tokens = remote(PersonTokens.all)
+    end_token = remote(PersonTokens.end)
     _records = remote(VersionStore.records)
     made = remote(Makings.made)
     used = remote(Makings.used)

@@ -18,7 +18,7 @@ from typing import BinaryIO
 
 from starlette.responses import FileResponse, Response, StreamingResponse
 
-from muster.core.errors import Corrupt, SpecError
+from muster.core.errors import Conflict, Corrupt, SpecError
 from muster.core.holding import closing_handle
 from muster.core.names import check_digest, check_new_partition, check_request, check_volume
 from muster.core.status import JobStatus
@@ -50,16 +50,16 @@ _RANGE = re.compile(r"bytes=(\d{1,18})-(\d{1,18})?\Z")
 
 def routes(_: Served) -> Iterator[Bind]:
     """Return every route of this module."""
-    yield route("GET", "/v1/manifest", _manifest)
-    yield route("GET", "/v1/manifest/index", _index)
-    yield route("GET", "/v1/data", _data)
-    yield route("GET", "/v1/files/{where:path}", _file)
+    yield route("GET", "/v1/manifest", _manifest, person="reads")
+    yield route("GET", "/v1/manifest/index", _index, person="reads")
+    yield route("GET", "/v1/data", _data, person="reads")
+    yield route("GET", "/v1/files/{where:path}", _file, person="reads")
     yield route("GET", "/v1/code/{digest}", _code)
-    yield route("GET", "/v1/jobs/{job_id}/log", _log)
-    yield route("GET", "/v1/jobs/{job_id}/staged", _staged, turns="working")
-    yield route("GET", "/v1/jobs/{job_id}/written", _written, turns="working")
+    yield route("GET", "/v1/jobs/{job_id}/log", _log, person="reads")
+    yield route("GET", "/v1/jobs/{job_id}/staged", _staged, turns="working", person="reads")
+    yield route("GET", "/v1/jobs/{job_id}/written", _written, turns="working", person="reads")
     yield route("PUT", "/v1/code/{digest}", _put_code, turns="working")
-    yield route("PUT", "/v1/uploads/{request}", _put_version, turns="working")
+    yield route("PUT", "/v1/uploads/{request}", _put_version, turns="working", person="changes")
     yield route("PUT", f"{_JOB}/worker", _equip, text=LIMIT_WORKER_BYTES)
     yield route("PUT", f"{_JOB}/status", _update, text=LIMIT_JSON_BYTES, right="clicks")
     yield route("POST", f"{_JOB}/log", _append, text=LIMIT_LINES_BYTES, right="clicks")
@@ -206,7 +206,7 @@ def _put_version(call: Call) -> Version:
         check_new_partition(partition)
     checkpoints = _checkpoints(call.query("checkpoints", "{}"))
     with translated(f"put into {volume}"):
-        return store.commits.put(
+        made = store.commits.put(
             f"put-{request}",
             volume,
             lambda ready: store.ended.take_in(
@@ -214,6 +214,11 @@ def _put_version(call: Call) -> Version:
             ),
             note=call.query("note", ""),
         )
+    if made.volume != volume:
+        raise Conflict(
+            f"request {request} has put a version already, into another volume: send another request"
+        )
+    return made
 
 
 def _checkpoints(text: str) -> dict[str, str]:

@@ -24,7 +24,7 @@ from urllib.parse import quote
 from muster.core import wire
 from muster.core.address import Address
 from muster.core.errors import SpecError
-from muster.core.names import check_digest, check_job_id, check_label, check_volume
+from muster.core.names import check_digest, check_job_id, check_label, check_request, check_volume
 from muster.volumes.base import Collected, CollectionPlan, Version
 from muster.volumes.protocols import (
     Attempts,
@@ -37,6 +37,7 @@ from muster.volumes.protocols import (
     Upkeep,
     VersionStore,
 )
+from muster.volumes.service.persons import PersonTokens
 
 MOST_SPECS = 200
 MOST_RECORDS = 200
@@ -134,7 +135,7 @@ class Row:
     :param answer: kind and field of the message that carries the return value, such as ``Count.count``.
     :param names: arguments that have another name on the wire. `blank`: fields that are sent empty.
     :param turns: those of :class:`muster.volumes.service.calls.Served`; others than `quick` for calls that may take long.
-    :param right: as that of :func:`muster.volumes.service.calls.route`.
+    :param right: as that of :func:`muster.volumes.service.calls.route`, and `person` too.
     """
 
     method: Callable[..., Any]
@@ -146,6 +147,7 @@ class Row:
     blank: tuple[str, ...] = ()
     turns: str = "quick"
     right: str = ""
+    person: str = ""
 
     @cached_property
     def signature(self) -> inspect.Signature:
@@ -288,6 +290,7 @@ _CHECKS: Mapping[str, Callable[[Any], object]] = {
     "job_ids": _each(check_job_id),
     "kind": lambda kind: check_label("kind", kind),
     "name": check_job_id,
+    "token_id": check_request,
     "volume": check_volume,
 }
 
@@ -303,18 +306,18 @@ _COLLECTED = ReplyFormat(
 
 # fmt: off
 TABLE = (
-    Row(VersionStore.resolve, "GET", "/v1/resolve", answer="Versions.versions"),
-    Row(VersionStore.volumes, "GET", "/v1/volumes", answer="Names.names"),
-    Row(VersionStore.newest, "GET", "/v1/versions", answer="Versions.versions"),
-    Row(VersionStore.versions, "GET", "/v1/versions", answer="Versions.versions"),
-    Row(VersionStore.last, "GET", "/v1/last", answer="Count.count"),
-    Row(VersionStore.count, "GET", "/v1/count", answer="Count.count"),
-    Row(VersionStore.record, "GET", "/v1/record"),
-    Row(VersionStore.records, "POST", "/v1/records", body="Names", names={"addresses": "names"}, answer="Records.records", right="reads"),
-    Row(VersionStore.pin, "POST", "/v1/pin", body="Why", right="clicks"),
-    Row(VersionStore.unpin, "POST", "/v1/unpin", body="Why", right="clicks"),
-    Row(VersionStore.retire, "POST", "/v1/retire", body="Why", right="clicks"),
-    Row(VersionStore.reinstate, "POST", "/v1/reinstate", body="Why", blank=("reason",), right="clicks"),
+    Row(VersionStore.resolve, "GET", "/v1/resolve", answer="Versions.versions", person="reads"),
+    Row(VersionStore.volumes, "GET", "/v1/volumes", answer="Names.names", person="reads"),
+    Row(VersionStore.newest, "GET", "/v1/versions", answer="Versions.versions", person="reads"),
+    Row(VersionStore.versions, "GET", "/v1/versions", answer="Versions.versions", person="reads"),
+    Row(VersionStore.last, "GET", "/v1/last", answer="Count.count", person="reads"),
+    Row(VersionStore.count, "GET", "/v1/count", answer="Count.count", person="reads"),
+    Row(VersionStore.record, "GET", "/v1/record", person="reads"),
+    Row(VersionStore.records, "POST", "/v1/records", body="Names", names={"addresses": "names"}, answer="Records.records", right="reads", person="reads"),
+    Row(VersionStore.pin, "POST", "/v1/pin", body="Why", right="clicks", person="changes"),
+    Row(VersionStore.unpin, "POST", "/v1/unpin", body="Why", right="clicks", person="changes"),
+    Row(VersionStore.retire, "POST", "/v1/retire", body="Why", right="clicks", person="changes"),
+    Row(VersionStore.reinstate, "POST", "/v1/reinstate", body="Why", blank=("reason",), right="clicks", person="changes"),
     Row(VersionStore.copy, "POST", "/v1/copies/{request}", body="Copying", turns="working"),
     Row(VersionStore.lease, "PUT", "/v1/leases/{holder}", body="Reading"),
     Row(VersionStore.release, "DELETE", "/v1/leases/{holder}", right="clicks"),
@@ -346,17 +349,17 @@ TABLE = (
     Row(EventLogs.append_events, "POST", f"{_LOG}/events", body="NewEvents", answer="Count.count", right="clicks"),
 
     Row(Ledger.create, "PUT", _JOB, body="NewJob", answer="Answer.yes"),
-    Row(Ledger.spec, "GET", f"{_JOB}/spec"),
-    Row(Ledger.status, "GET", f"{_JOB}/status"),
+    Row(Ledger.spec, "GET", f"{_JOB}/spec", person="reads"),
+    Row(Ledger.status, "GET", f"{_JOB}/status", person="reads"),
     Row(Ledger.own, "POST", f"{_JOB}/owner", body="Ownership", answer="Answer.yes"),
-    Row(Ledger.tally, "GET", f"{_JOB}/tally"),
+    Row(Ledger.tally, "GET", f"{_JOB}/tally", person="reads"),
     Row(Ledger.note_tally, "PUT", f"{_JOB}/tally", body="Tallying", right="clicks"),
-    Row(Ledger.log_bytes, "GET", f"{_JOB}/log/bytes", answer="Count.count"),
-    Row(Ledger.log_times, "GET", f"{_JOB}/log/times", answer="LogTimes.times"),
-    Row(Ledger.series, "GET", f"{_JOB}/series"),
-    Row(Ledger.jobs, "GET", "/v1/jobs", answer="Names.names"),
-    Row(Ledger.statuses, "POST", "/v1/statuses", body="Names", names={"job_ids": "names"}, answer="Statuses.statuses", right="reads"),
-    Row(Ledger.specs, "POST", "/v1/specs", body="Names", names={"job_ids": "names"}, answer="Specs.specs", right="reads"),
+    Row(Ledger.log_bytes, "GET", f"{_JOB}/log/bytes", answer="Count.count", person="reads"),
+    Row(Ledger.log_times, "GET", f"{_JOB}/log/times", answer="LogTimes.times", person="reads"),
+    Row(Ledger.series, "GET", f"{_JOB}/series", person="reads"),
+    Row(Ledger.jobs, "GET", "/v1/jobs", answer="Names.names", person="reads"),
+    Row(Ledger.statuses, "POST", "/v1/statuses", body="Names", names={"job_ids": "names"}, answer="Statuses.statuses", right="reads", person="reads"),
+    Row(Ledger.specs, "POST", "/v1/specs", body="Names", names={"job_ids": "names"}, answer="Specs.specs", right="reads", person="reads"),
     Row(Ledger.origins, "GET", "/v1/origins", answer="Origins.origins"),
     Row(Ledger.end_task, "POST", "/v1/ends", body="Ending"),
     Row(Ledger.task_ends, "GET", "/v1/ends", answer="Endings.ends"),
@@ -368,7 +371,12 @@ TABLE = (
     Row(Upkeep.room, "GET", "/v1/room"),
     Row(Upkeep.upkept, "GET", "/v1/upkeep", answer="Upkept.notes"),
     Row(Upkeep.note_sweep, "POST", "/v1/upkeep/sweep", right="sweeps"),
+
+    Row(PersonTokens.make, "POST", "/v1/tokens", body="NewToken", names={"token_name": "name", "lifetime_seconds": "seconds"}, right="persons"),
+    Row(PersonTokens.all, "GET", "/v1/tokens", answer="Tokens.tokens", right="persons"),
+    Row(PersonTokens.end, "POST", "/v1/tokens/{token_id}/end", body="TokenEnd", right="persons"),
 )
 # fmt: on
 
+PERSONS = (PersonTokens.make, PersonTokens.all, PersonTokens.end)
 ROWS: Mapping[Callable[..., Any], Row] = {row.method: row for row in TABLE}

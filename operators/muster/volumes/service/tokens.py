@@ -7,8 +7,8 @@
     mac                    HMAC-SHA256 (RFC 2104) over "muster-token-1." and the payload's text
 
 An **operator**'s token allows every call; Airflow and people have one. A **reader**'s allows the calls that change nothing, but for
-users' requests; a **sweeper**'s also what gc does, a **page**'s what people click: it marks versions and ends jobs and searches, but
-makes, sends and deletes nothing. A **job**'s token only allows to
+users' requests; a **sweeper**'s also what gc does, a **page**'s what people click: it marks versions, ends jobs and searches, and makes
+and ends tokens of persons, but sends and deletes nothing. A **person**'s reaches what :mod:`muster.volumes.service.persons` keeps of it. A **job**'s token only allows to
 fetch the bundle of its own attempt's replicas, add their lines and seal them, and only while that attempt is
 the current one: requests of a fenced attempt are refused.
 
@@ -47,23 +47,25 @@ class TokenRefused(StoreError):
 
 
 class TokenKind(str, Enum):
-    """The holder of a token: an operator, one that reads or sweeps, Airflow's page, or the pods of a job."""
+    """The holder of a token: an operator, one that reads or sweeps, Airflow's page, a person, or the pods of a job."""
 
     OPERATOR = "operator"
     JOB = "job"
     READER = "reader"
     SWEEPER = "sweeper"
     PAGE = "page"
+    PERSON = "person"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Token:
-    """The content of a token. `expires` is seconds since the epoch; only a job's has a job."""
+    """The content of a token. `expires` is seconds since the epoch; only a job's has a job, only a person's an id."""
 
     kind: TokenKind
     expires: float
     job_id: str = ""
     attempt: int = 0
+    token_id: str = ""
 
 
 def read_keys(path: Path) -> tuple[bytes, ...]:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import muster
+from muster.backends.place import NoAccess
 from muster.core.errors import SpecError
 from muster.core.shipped import need
 
@@ -228,7 +229,7 @@ def _in_cluster(configuration: Configuration, env: Mapping[str, str]) -> None:
     from kubernetes.config import ConfigException, load_incluster_config
 
     if not env.get("KUBERNETES_SERVICE_HOST"):
-        raise SpecError(
+        raise NoAccess(
             f"no cluster: there is no {_DEFAULT}, KUBECONFIG is not set, and this process runs in no pod; "
             "name a kubeconfig"
         )
