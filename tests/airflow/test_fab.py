@@ -83,18 +83,28 @@ class FabSite(Site):
             )
         super().log_in(user)
 
-    def add_user(self, name: str, role: str) -> None:
-        user = {"username": name, "password": name, "email": f"{name}@example.org"}
-        named = {"first_name": "a", "last_name": name, "roles": [{"name": role}]}
-        answer = self.client.post("/auth/fab/v1/users", json=user | named)
-        assert answer.status_code == 200, answer.text
 
-    def add_role(self, name: str, **actions: str) -> None:
-        """Add a role: the resources of each action, with a comma between."""
-        pairs = [(action, resource) for action, each in actions.items() for resource in each.split(", ")]
-        asked = [{"action": {"name": action}, "resource": {"name": resource}} for action, resource in pairs]
-        answer = self.client.post("/auth/fab/v1/roles", json={"name": name, "actions": asked})
-        assert answer.status_code == 200, answer.text
+def add_user(admin: httpx.Client, name: str, role: str) -> None:
+    user = {"username": name, "password": name, "email": f"{name}@example.org"}
+    named = {"first_name": "a", "last_name": name, "roles": [{"name": role}]}
+    answer = admin.post("/auth/fab/v1/users", json=user | named)
+    assert answer.status_code == 200, answer.text
+
+
+def add_role(admin: httpx.Client, name: str, **actions: str) -> None:
+    """Add a role: the resources of each action, with a comma between."""
+    pairs = [(action, resource) for action, each in actions.items() for resource in each.split(", ")]
+    asked = [{"action": {"name": action}, "resource": {"name": resource}} for action, resource in pairs]
+    answer = admin.post("/auth/fab/v1/roles", json={"name": name, "actions": asked})
+    assert answer.status_code == 200, answer.text
+
+
+def add_member(admin: httpx.Client, user: str) -> None:
+    """Add a user whose role may read and edit the Dag of the user's team alone."""
+    entities, dag = "Task Instances, DAG Runs", MEMBERS[user][1]
+    reads = f"Plugins, Assets, Task Logs, XComs, {entities}, DAG:{dag}"
+    add_role(admin, user, can_read=reads, can_edit=f"{entities}, DAG:{dag}", can_create="DAG Runs")
+    add_user(admin, user, user)
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +117,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FabSite]:
         site.set("fab", cache_ttl=0)  # else a role's new permissions hold 30 s later
         site.up()
         for role in ROLES[1:]:
-            site.add_user(role.lower(), role)
+            add_user(site.client, role.lower(), role)
         run = site.trigger("hello")
         assert site.wait("hello", run) == "success"
         yield site
@@ -115,11 +125,11 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FabSite]:
 
 def test_the_page_is_open_to_the_roles_that_may_read_plugins(site: FabSite) -> None:
     for role in ("Admin", "Op"):
-        assert set(codes(site, role, READS).values()) == {200}
-        assert 403 not in codes(site, role, CHANGES).values()
+        assert set(codes(site.url, role, READS, of=hello(site)).values()) == {200}
+        assert 403 not in codes(site.url, role, CHANGES, of=hello(site)).values()
     for role in ("User", "Viewer"):
-        assert set(codes(site, role, [*READS, *CHANGES]).values()) == {403}
-    with asking(site, "Viewer") as viewer:
+        assert set(codes(site.url, role, [*READS, *CHANGES], of=hello(site)).values()) == {403}
+    with asking(site.url, "Viewer") as viewer:
         assert "'can read on Plugins'" in viewer.get(PAGE).text
 
 
@@ -128,9 +138,9 @@ def test_a_viewer_who_may_read_plugins_changes_nothing(site: FabSite) -> None:
         "roles", "add-perms", "User", "Viewer", "-r", "Plugins", "-a", "can_read", "menu_access"
     )
     for role in ("User", "Viewer"):
-        assert set(codes(site, role, READS).values()) == {200}
-    assert 403 not in codes(site, "User", CHANGES).values()
-    assert set(codes(site, "Viewer", CHANGES).values()) == {403}
+        assert set(codes(site.url, role, READS, of=hello(site)).values()) == {200}
+    assert 403 not in codes(site.url, "User", CHANGES, of=hello(site)).values()
+    assert set(codes(site.url, "Viewer", CHANGES, of=hello(site)).values()) == {403}
 
 
 @pytest.fixture
@@ -138,11 +148,8 @@ def teams(site: FabSite) -> Iterator[dict[str, str]]:
     """Two teams, with a user and a job of a Dag each, which alone the user's role may read and edit; give the jobs, by user."""
     runs = {dag: site.trigger(dag) for _, dag, _ in MEMBERS.values()}
     assert {site.wait(dag, run) for dag, run in runs.items()} == {"success"}
-    entities = "Task Instances, DAG Runs"
-    for user, (_, dag, _) in MEMBERS.items():
-        reads = f"Plugins, Assets, Task Logs, XComs, {entities}, DAG:{dag}"
-        site.add_role(user, can_read=reads, can_edit=f"{entities}, DAG:{dag}", can_create="DAG Runs")
-        site.add_user(user, user)
+    for user in MEMBERS:
+        add_member(site.client, user)
     file = site.folder / "teams.toml"
     file.write_text(TEAMS)
     yield {user: job_of(site, dag) for user, (_, dag, _) in MEMBERS.items()}
@@ -154,17 +161,17 @@ def test_a_user_of_a_teams_dag_has_what_is_the_teams(site: FabSite, teams: dict[
     for user, (_, dag, prefix) in MEMBERS.items():
         (other,) = {*MEMBERS} - {user}
         _, other_dag, other_prefix = MEMBERS[other]
-        with asking(site, user) as client:
+        with asking(site.url, user) as client:
             listed = client.get(f"{PAGE}api/jobs").text + client.get(f"{PAGE}api/volumes").text
             assert [each in listed for each in (teams[user], f"{prefix}/out")] == [True, True]
             assert not [each for each in (other, other_dag, f"{other_prefix}/") if each in listed]
-        own = codes(site, user, [*READS, *CHANGES], of=(teams[user], dag, prefix))
+        own = codes(site.url, user, [*READS, *CHANGES], of=(teams[user], dag, prefix))
         assert {code for code in own.values() if code >= 400} <= {409}, own
-        theirs = codes(site, user, OF_ONE, of=(teams[other], other_dag, other_prefix))
+        theirs = codes(site.url, user, OF_ONE, of=(teams[other], other_dag, other_prefix))
         assert {*theirs.values()} == {403}, theirs
     for role, user in product(("Op", "Admin"), MEMBERS):
         _, dag, prefix = MEMBERS[user]
-        assert {*codes(site, role, READS, of=(teams[user], dag, prefix)).values()} == {200}
+        assert {*codes(site.url, role, READS, of=(teams[user], dag, prefix)).values()} == {200}
 
 
 def written(dag: str, volume: str, *tags: str) -> str:
@@ -176,23 +183,24 @@ def job_of(site: FabSite, dag: str) -> str:
     return job
 
 
-def asking(site: FabSite, role: str) -> httpx.Client:
+def hello(site: FabSite) -> tuple[str, str, str]:
+    """The job of the Dag that is no team's, its Dag and its volume."""
+    return job_of(site, "hello"), "hello", "hello"
+
+
+def asking(url: str, role: str) -> httpx.Client:
     """Return a client that asks as a user of one role does from the page."""
     user = {"username": role.lower(), "password": role.lower()}
-    token = httpx.post(f"{site.url}/auth/token", json=user, timeout=60, trust_env=False).json()[
-        "access_token"
-    ]
+    token = httpx.post(f"{url}/auth/token", json=user, timeout=60, trust_env=False).json()["access_token"]
     headers = {"Authorization": f"Bearer {token}", "x-muster": "1"}
-    return httpx.Client(base_url=site.url, timeout=60, trust_env=False, headers=headers)
+    return httpx.Client(base_url=url, timeout=60, trust_env=False, headers=headers)
 
 
-def codes(
-    site: FabSite, role: str, routes: Iterable[str], *, of: tuple[str, str, str] | None = None
-) -> dict[str, int]:
-    """Return the page's status codes for a user of one role. :param of: a job, its Dag and its volume; those of hello."""
-    job, dag, volume = of or (job_of(site, "hello"), "hello", "hello")
+def codes(url: str, role: str, routes: Iterable[str], *, of: tuple[str, str, str]) -> dict[str, int]:
+    """Return the page's status codes for a user of one role. :param of: a job, its Dag and its volume."""
+    job, dag, volume = of
     found = {}
-    with asking(site, role) as client:
+    with asking(url, role) as client:
         for route in routes:
             path = PAGE + route.format(job=job, dag=dag, volume=volume)
             answer = client.post(path) if route in CHANGES else client.get(path)

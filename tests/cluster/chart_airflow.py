@@ -51,14 +51,14 @@ class Airflow:
         self._of, self._place, self._secret, self._dag = of, f"--namespace={namespace}", secret, dag
         service = kubectl.get(of, "service", f"{release}-airflow-api-server", self._place)
         self.url = f"http://{service['spec']['clusterIP']}:8080"
-        self._client = httpx.Client(base_url=self.url, timeout=60, trust_env=False)
+        self.client = httpx.Client(base_url=self.url, timeout=60, trust_env=False)
 
     def __enter__(self) -> Self:
         self.log_in()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._client.close()
+        self.client.close()
 
     def password(self) -> str:
         """The one that the chart made."""
@@ -67,9 +67,9 @@ class Airflow:
 
     def log_in(self) -> None:
         asked = {"username": _USER, "password": self.password()}
-        answer = self._client.post("/auth/token", json=asked)
+        answer = self.client.post("/auth/token", json=asked)
         assert answer.status_code == 201, answer.text
-        self._client.headers["Authorization"] = f"Bearer {answer.json()['access_token']}"
+        self.client.headers["Authorization"] = f"Bearer {answer.json()['access_token']}"
 
     def ask(self, method: str, path: str, **options: Any) -> Any:
         """The JSON that it answers, once it does: a part of it may be starting again."""
@@ -77,7 +77,7 @@ class Airflow:
 
         def answered() -> bool:
             try:
-                answers[:] = [self._client.request(method, f"/api/v2/{path}", **options)]
+                answers[:] = [self.client.request(method, f"/api/v2/{path}", **options)]
             except httpx.TransportError:
                 return False
             return answers[0].status_code < 500

@@ -17,13 +17,14 @@ import io
 import json
 import platform
 import sys
+import sysconfig
 import tarfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.cluster.layout import Layout, Node
+from tests.cluster.layout import NODES, Layout, Node
 from tests.cluster.runtime import ENVIRONMENTS, OURS, SOURCE, ctr
 
 from muster.core.errors import BackendError
@@ -105,6 +106,33 @@ def earlier(folder: Path) -> Image:
         path=f"{OURS}/bin:{_PATH}",
         modules="/released",
     )
+
+
+def airflow(reference: str, programs: Path) -> Image:
+    """Airflow with this checkout in it, as `muster images build airflow` makes it. :param programs: as containers see them."""
+    (told,) = Path(sysconfig.get_path("purelib")).glob("airflow_provider_muster-*.dist-info")
+    names = ("METADATA", "entry_points.txt")  # by which Airflow finds muster
+    files = (_regular(f"installed/{told.name}/{name}", (told / name).read_bytes()) for name in names)
+    return Image(
+        reference=reference,
+        layer=_tar([*_links(), *files]),
+        path=f"{programs}:{_PATH}",
+        modules=f"/installed:{SOURCE / 'operators'}",
+    )
+
+
+def folder(reference: str, held: Path, *, at: str) -> Image:
+    """An image with a copy of a folder, and what copies it further. :param at: where it is in the image, such as opt/dags."""
+    paths = [path for path in sorted(held.rglob("*")) if path.is_file() and path.suffix != ".pyc"]
+    files = (_regular(f"{at}/{path.relative_to(held)}", path.read_bytes()) for path in paths)
+    return Image(reference=reference, layer=_tar([*_links(), *files]))
+
+
+def give(layout: Layout, *made: Image) -> None:
+    """Give all nodes some more images."""
+    write_archive(layout, made)
+    for node in NODES:
+        import_all(layout, node)
 
 
 def write_archive(layout: Layout, made: Iterable[Image] | None = None) -> Path:
