@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from tests.unit.ext.usage.test_table import line
 from tests.unit.volumes.service.process import Service
 
 from muster.airflow.embedded.home import EmbeddedHome
+from muster.backends.capacity import WaitingJob
 from muster.backends.place import Place
 from muster.backends.releases.figures import DeploymentSample
 from muster.core.data import Input, OutputTarget
@@ -1402,6 +1403,9 @@ class Served:
     @property
     def deployments(self) -> Served:
         return self
+
+    def kept(self, job_ids: Sequence[str] | None = None) -> tuple[WaitingJob, ...]:
+        return ()
 
     def names(self) -> list[str]:
         return []
