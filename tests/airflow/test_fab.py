@@ -59,6 +59,7 @@ READS = (
     "api/searches",
     "api/dags",
     "api/usage",
+    "api/tokens",
 )
 CHANGES = (
     "api/jobs/{job}/cancel",
@@ -143,7 +144,7 @@ def test_a_viewer_who_may_read_plugins_changes_nothing(site: FabSite) -> None:
     assert set(codes(site.url, "Viewer", CHANGES, of=hello(site)).values()) == {403}
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def teams(site: FabSite) -> Iterator[dict[str, str]]:
     """Two teams, with a user and a job of a Dag each, which alone the user's role may read and edit; give the jobs, by user."""
     runs = {dag: site.trigger(dag) for _, dag, _ in MEMBERS.values()}
@@ -172,6 +173,37 @@ def test_a_user_of_a_teams_dag_has_what_is_the_teams(site: FabSite, teams: dict[
     for role, user in product(("Op", "Admin"), MEMBERS):
         _, dag, prefix = MEMBERS[user]
         assert {*codes(site.url, role, READS, of=(teams[user], dag, prefix)).values()} == {200}
+
+
+def test_a_token_is_for_who_sees_all_dags_of_a_team(site: FabSite, teams: dict[str, str]) -> None:
+    def rights(user: str) -> tuple[list[str], bool, bool, bool]:
+        with asking(site, user) as client:
+            told = client.get(f"{PAGE}api/tokens").json()
+        return (
+            told["rights"]["teams"],
+            *(told["rights"][each] for each in ("reads", "changes")),
+            told["may"]["everyone"],
+        )
+
+    assert [rights(user) for user in MEMBERS] == [
+        (["vision"], True, True, False),
+        (["speech"], True, True, False),
+    ]
+    assert [rights(role) for role in ("Op", "Admin")] == [([], True, True, True)] * 2
+    assert [rights(role) for role in ("User", "Viewer")] == [
+        ([], True, True, False),
+        ([], True, False, False),
+    ]
+    some = "Plugins, Assets, Task Logs, XComs, Task Instances, DAG:hello"
+    site.add_role("sam", can_read=some, can_edit="Task Instances, DAG:hello")
+    site.add_user("sam", "sam")
+    assert rights("sam") == ([], False, False, False)
+    (site.folder / "teams.toml").rename(site.folder / "away.toml")
+    try:  # and of a site without teams only who sees every Dag
+        assert rights("sam") == ([], False, False, False)
+        assert rights("Viewer") == ([], True, False, False)
+    finally:
+        (site.folder / "away.toml").rename(site.folder / "teams.toml")
 
 
 def written(dag: str, volume: str, *tags: str) -> str:

@@ -267,6 +267,18 @@ def everything(server: Server, folder: Path) -> dict[str, str]:
     wasted = UsageRow(keys=("flights",), jobs=3, gpu=(41.2, 32.0, 9.2, 0.0), cpu=(8.0, 1.5, 2.5, 4.0))
     said[f"{api}/usage"] = (200, {"rows": [document(("dag",), wasted)]})
     said[f"{api}/usage/version"] = (200, {"rows": [document(("model",), wasted)]})
+    token = {"id": "0" * 16, "user": "ana", "name": "laptop", "made": 1.0, "expires": 9e9, "used": 2.0}
+    token |= {"ended": None, "ended_by": "", "counts": True, "teams": ["vision"], "changes": True}
+    over = token | {
+        "id": "1" * 16,
+        "name": "an old notebook",
+        "ended": 3.0,
+        "ended_by": "root",
+        "counts": False,
+    }
+    rights = {"teams": ["vision"], "reads": True, "changes": True}
+    may = {"tokens": [token, over], "rights": rights, "most_days": 90, "may": {"everyone": True}}
+    said[f"{api}/tokens"] = (200, may)
     return {
         "now": "auc is 0.5",
         "runs": "train",
@@ -288,6 +300,7 @@ def everything(server: Server, folder: Path) -> dict[str, str]:
         "deployments": "serving",
         "deployments/flights": "An example request",
         "usage": "9.20",
+        "tokens": "an old notebook",
         "store": "80 GiB are free",
         "store?part=images": "older",
         "plan": "flights",

@@ -21,17 +21,14 @@ changing = [Depends(same_site)]
 
 @api.get("/tokens")
 def tokens(here: Here, who: Who, everyone: bool = False) -> Json:
-    """Return the user's tokens, newest first, or everyone's; and what a new one may do. None where no service serves the store."""
-    store = here.backend.store
-    if not isinstance(store, ServiceStore):
-        return Json({"tokens": None})
+    """Return the user's tokens, newest first, or everyone's, and what a new one may do; no tokens where no service serves the store."""
     if everyone and not who.administers:
         raise HTTPException(403, "Airflow does not let you see others' tokens")
-    rights, now = who.token_rights, time.time()
-    found = store.tokens() if everyone else store.tokens(who.name)
+    rights, now, store = who.token_rights, time.time(), here.backend.store
+    found = store.tokens("" if everyone else who.name) if isinstance(store, ServiceStore) else None
     return Json(
         {
-            "tokens": [_document(each, now) for each in reversed(found)],
+            "tokens": None if found is None else [_document(each, now) for each in reversed(found)],
             "rights": {"teams": rights.teams, "reads": bool(rights.reads), "changes": bool(rights.changes)},
             "most_days": MOST_DAYS,
             "may": {"everyone": who.administers},

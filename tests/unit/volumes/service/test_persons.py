@@ -130,23 +130,24 @@ def test_without_teams_a_token_reaches_the_whole_store_and_no_more_calls(
         mine.tokens()
 
 
-def test_an_ended_token_is_refused_from_then_on_also_by_the_service_that_follows(tmp_path) -> None:
-    with Service(tmp_path) as service:
-        store = service.client()
+def test_an_ended_token_is_refused_at_once_by_both_services_and_by_the_one_that_follows(tmp_path) -> None:
+    advertise = ("--advertise", "127.0.0.1")
+    pair = [Service(tmp_path, *advertise, root=tmp_path / "store") for _ in range(2)]
+    with pair[0] as first, pair[1] as second:
+        store = first.client()
         text = token(store, WHOLE)
-        mine = client(service, text, tmp_path)
-        assert mine.volumes() == []
+        asking = [each.client(f"{n}", token=text) for n, each in enumerate(pair)]
+        assert [each.volumes() for each in asking] == [[], []]
         (about,) = store.tokens("ana")
         assert store.end_token(about.token_id, by="root").ended_by == "root"
-        with pytest.raises(
-            StoreError, match=r"the token 'laptop' was ended at 20.* UTC by root: make another"
-        ):
-            mine.volumes()
+        for each in asking:
+            with pytest.raises(StoreError, match=r"the token 'laptop' was ended at 20.* UTC by root: make"):
+                each.volumes()
         assert store.end_token(about.token_id, by="ben").ended_by == "root"  # the first end stays
-        service.kill()
-        service.start()
+        first.kill()
         with pytest.raises(StoreError, match="was ended at"):
-            mine.volumes()
+            asking[1].volumes()
+        assert second.client("own").tokens("ana")[0].ended is not None
 
 
 def test_a_token_is_listed_with_its_last_use_and_never_told_again(service, store, tmp_path) -> None:
