@@ -1,4 +1,5 @@
-"""The chart is upgraded from the release before, and goes back, while a gang runs and a canary has a quarter of the users.
+"""The chart is upgraded from the release before, and goes back, while a gang runs and a canary has a quarter of the users; and its
+Airflow from 3.3 to 3.4 while tasks are deferred.
 
 That release runs in this one's environment, as in tests/e2e/releases. Upgrades within a release are in test_chart.py.
 """
@@ -6,6 +7,7 @@ That release runs in this one's environment, as in tests/e2e/releases. Upgrades 
 from __future__ import annotations
 
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -14,14 +16,16 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.cluster import chart, deploying, images, kubectl, serving, store
+from tests.cluster import chart, chart_airflow, deploying, images, kubectl, serving, store
 from tests.cluster.chart import CHART, NAME, VALUES, Release
 from tests.cluster.deploying import Served, administrator
 from tests.cluster.inside import layout
-from tests.cluster.layout import NODES, Layout
+from tests.cluster.layout import Layout
 from tests.cluster.lines import QUIET, Line
+from tests.cluster.runtime import CHECKOUT, SOURCE
 from tests.cluster.test_chart import a_gang
 from tests.e2e.releases.conftest import earlier, git
+from tests.waiting import eventually
 
 from muster.backends.kubernetes.api.client import Client
 from muster.backends.releases.manual import promote
@@ -42,9 +46,7 @@ def installed(earlier: Path, tmp_path: Path) -> Iterator[Release]:
     """The chart of the release before, with that release in its pods."""
     of = layout()
     serving.up(of)
-    images.write_archive(of, [images.earlier(earlier)])
-    for node in NODES:
-        images.import_all(of, node)
+    images.give(of, images.earlier(earlier))
     subprocess.run(
         ["tar", "-x", "-C", tmp_path], input=git("archive", earlier.name, "helm").stdout, check=True
     )
@@ -132,3 +134,49 @@ def test_upgraded_from_the_release_before_and_back_nothing_restarts_and_nothing_
         unchanged("upgraded again")
         promote(line.deployments, line.name, canary, by="test")
     assert users.failed == {}
+
+
+AIRFLOW_PARTS = ("api-server", "scheduler", "triggerer", "dag-processor")
+NEWER = "localhost/airflow:3.4"
+DEFERRED = {"while it is down": 10, "after the upgrade": 600}
+"""For how many seconds a gang goes on: it ends while no Airflow runs, or under the newer one."""
+
+
+def test_airflow_is_upgraded_from_3_3_to_3_4_while_tasks_are_deferred(
+    tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    """As the page on Airflow in the cluster says: all of it ends first, and the upgrade brings it up again."""
+    of = layout()
+    assert (CHECKOUT / ".venv-3.4").is_dir(), "this test needs the other Airflow: make setup AIRFLOW=3.4"
+    images.give(of, images.airflow(NEWER, SOURCE / ".venv-3.4" / "bin"))
+    with chart_airflow.empty(of, tmp_path) as release:
+        values = chart_airflow.three(SOURCE / "tests" / "cluster" / "dags")
+        release.install(*values, airflow=chart_airflow.SITE)
+        with chart_airflow.Airflow(of) as airflow:
+            assert airflow.ask("GET", "version")["version"].startswith("3.3.")
+            runs = [airflow.trigger(rows=10 + n, seconds=n) for n in DEFERRED.values()]
+            deferred = lambda run: airflow.tasks(run)["train"]["state"] == "deferred"  # noqa: E731
+            eventually(lambda: all(map(deferred, runs)), seconds=chart_airflow.SECONDS)
+            eventually(lambda: chart_airflow.running(of, 4), seconds=chart_airflow.SECONDS)
+            names = [f"{NAME}-airflow-{part}" for part in AIRFLOW_PARTS]
+            kubectl.run(of, "scale", "deployment", *names, PLACE, "--replicas=0")
+            pods = ("get", "pods", PLACE, f"--selector=app in ({','.join(names)})", "--output=name")
+            eventually(lambda: kubectl.run(of, *pods) == "", seconds=chart_airflow.SECONDS)
+            eventually(lambda: chart_airflow.running(of, 2), seconds=chart_airflow.SECONDS)
+            began = time.monotonic()
+            newer = {**chart_airflow.SITE, "image": NEWER}
+            release.install(*values, command="upgrade", airflow=newer)
+            record_property(
+                TITLE, f"Airflow 3.3 to 3.4: {time.monotonic() - began:.0f} s until the newer one is ready"
+            )
+            airflow.log_in()
+            assert airflow.ask("GET", "version")["version"].startswith("3.4.")
+            for run, when in zip(runs, DEFERRED, strict=True):
+                state = airflow.ended(run, seconds=1800)
+                record_property(TITLE, f"a deferred task whose gang ended {when}: {state}")
+                assert state == "success", airflow.tasks(run)
+            made = dict.fromkeys(("two/table", "two/model"), len(runs))
+            assert chart_airflow.versions(release, *made) == made
+            again = airflow.trigger(rows=50)
+            assert airflow.ended(again) == "success", airflow.tasks(again)
+            assert "wrote 50 rows" in airflow.log(again, "rows")
