@@ -1,4 +1,4 @@
-"""Airflow of the chart's own with what a site has: its PostgreSQL, a Redis for Celery's workers, Dags of git, FAB's auth manager.
+"""Airflow of the chart's own with what a site has: its PostgreSQL, a Redis for Celery's workers, Dags of git, FAB's users and roles.
 
 Then the same Airflow with Dags of a claim, and of an image.
 """
@@ -8,11 +8,12 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.airflow.test_fab import MEMBERS, written
+from tests.airflow.test_fab import CHANGES, MEMBERS, OF_ONE, READS, add_member, add_user, codes, written
 from tests.cluster import chart, chart_airflow, environments, images, kubectl, outside
 from tests.cluster.chart import NAME, Release
 from tests.cluster.chart_airflow import NAMESPACE, SECONDS, Airflow, kill, running, versions
@@ -26,6 +27,7 @@ DAG = "two_stages"
 MADE = ("two/table", "two/model")
 DAGS = Path(__file__).with_name("dags")
 FAB = "airflow.providers.fab.auth_manager.fab_auth_manager.FabAuthManager"
+PLAN = CHANGES[-1]
 SECRETS = {"muster-site": outside.CONNECTION, "muster-broker": outside.BROKER}
 SITE = {
     "enabled": True,
@@ -218,10 +220,40 @@ def test_the_sites_database_is_away_for_a_minute_amid_a_run(
     assert versions(release, *MADE) == {name: number + 1 for name, number in before.items()}
 
 
+def test_fabs_roles_decide_what_a_person_has_of_the_page(release: Release, airflow: Airflow) -> None:
+    """A viewer nothing, an operator all of it, a role with one Dag of a team what is the team's."""
+    jobs = {}
+    for user, (_, dag, _) in MEMBERS.items():
+        with Airflow(release.layout, dag=dag) as of_team:
+            run_id = of_team.trigger()
+            assert of_team.ended(run_id) == "success", of_team.tasks(run_id)
+        jobs[user] = job_of(release, MEMBERS[user][2])
+        add_member(airflow.client, user)
+    for role in ("Viewer", "Op"):
+        add_user(airflow.client, role.lower(), role)
+    for user, (_, dag, prefix) in MEMBERS.items():
+        (other,) = {*MEMBERS} - {user}
+        own = codes(airflow.url, user, [*READS, *CHANGES], of=(jobs[user], dag, prefix))
+        assert own.pop(PLAN) == 400, "it may, and this API server reads no file of a Dag"
+        assert {code for code in own.values() if code >= 400} <= {409}, own
+        theirs = codes(airflow.url, user, OF_ONE, of=(jobs[other], *MEMBERS[other][1:]))
+        assert {*theirs.values()} == {403}, theirs
+    for role, code, user in product(("Viewer", "Op"), (403, 200), MEMBERS):
+        if (role == "Viewer") == (code == 403):
+            found = codes(airflow.url, role, READS, of=(jobs[user], *MEMBERS[user][1:]))
+            assert {*found.values()} == {code}, found
+
+
 def logged(of: Layout, *words: str) -> bool:
     """Whether the Dag processor has said these."""
     log = kubectl.ask(of, "logs", NAMESPACE, f"deployment/{NAME}-airflow-dag-processor")
     return all(each in log for each in words)
+
+
+def job_of(release: Release, prefix: str) -> str:
+    """The job that made a team's version."""
+    with release.store() as store:
+        return str(store.record(f"volume://{prefix}/out@1").job_id)
 
 
 def test_dags_of_a_claim_change_without_an_upgrade(release: Release, airflow: Airflow) -> None:
