@@ -512,6 +512,22 @@ def test_whatever_reads_or_runs_dags_has_the_document_of_teams(executor: str) ->
         assert {"name": "teams", "configMap": {"name": "muster-teams"}} in spec["volumes"]
 
 
+def default_queue(queues: helm.Document) -> str:
+    made = render({**TEAMS, "queues": {**TEAMS["queues"], **queues}})
+    return str(json.loads(named(made, "Secret", "muster-airflow-connection")["x"])["queue"])
+
+
+def test_jobs_of_a_dag_of_no_team_wait_in_no_team_s_queue() -> None:
+    site, vision, speech = TEAMS["queues"]["teams"]
+    assert default_queue({"teams": [vision, site, speech]}) == site["name"]
+    assert default_queue({"default": "vision"}) == "vision"
+    said = "teams.teams has every queue of queues.teams (vision, speech), so that jobs of a Dag of no team"
+    assert said in refused({**TEAMS, "queues": {**TEAMS["queues"], "teams": [vision, speech]}})
+    assert "queues.default is none-such, and queues.teams makes site, vision, speech" in refused(
+        {**TEAMS, "queues": {**TEAMS["queues"], "default": "none-such"}}
+    )
+
+
 def test_teams_share_by_weight_and_their_persons_by_use() -> None:
     found = {(each["kind"], each["metadata"]["name"]): each.get("spec") for each in render(TEAMS)}
     shares = {
@@ -683,6 +699,16 @@ def test_a_dag_s_author_may_not_make_more_of_a_task_s_pod() -> None:
         r"container\.command == (\[.*?\]) +&& container\.env", said
     )
     assert json.loads(command) == token["command"]
+
+
+def test_a_task_s_pod_takes_no_secret_of_a_team() -> None:
+    vision = {**TEAMS["teams"]["teams"]["vision"], "secrets": ["connection:v_*", "kubernetes:vision-*/key", "kubernetes:a.b"]}
+    teams = {"queues": TEAMS["queues"], "teams": {**TEAMS["teams"], "teams": {"vision": vision}}}
+    said = _said(named(render({**TASKS, **teams}), "ValidatingAdmissionPolicy", "muster-airflow-scheduler"))
+    assert "!source.secretRef.name.matches('^(vision-.*|a[.]b)$')" in said
+    assert said.count("vision-") == 4
+    said = _said(named(render(TASKS), "ValidatingAdmissionPolicy", "muster-airflow-scheduler"))
+    assert ".matches(" not in said
 
 
 @pytest.mark.parametrize("example", [AIRFLOW, TASKS, WORKERS])

@@ -141,7 +141,7 @@ topologySpreadConstraints:
 {{- with .Values.imagePullSecrets }}{{ $_ = set $site "image_pull_secrets" . }}{{ end -}}
 {{- if not .Values.user }}{{ $_ = set $site "user" "any" }}{{ else if ne (int .Values.user) 10001 }}{{ $_ = set $site "user" (int .Values.user) }}{{ end -}}
 {{- if ne .Values.gpuResource "nvidia.com/gpu" }}{{ $_ = set $site "gpu_resource" .Values.gpuResource }}{{ end -}}
-{{- if .Values.queues.enabled }}{{ with include "muster.queuing" . | fromJsonArray }}{{ $_ = set $site "queue" (first .) }}{{ end }}{{ end -}}
+{{- if .Values.queues.enabled }}{{ with include "muster.unowned" . | fromJsonArray }}{{ $_ = set $site "queue" (first .) }}{{ end }}{{ end -}}
 {{- if .Values.serving.enabled }}
 {{- $_ = set $site "serving" .Values.serving.platform -}}
 {{- if .Values.serving.gateway }}

@@ -30,6 +30,20 @@ imagePullPolicy: {{ . }}
 - {name: {{ index . 1 }}, valueFrom: {secretKeyRef: {name: {{ include "muster.airflow.secret" (index . 0) | quote }}, key: {{ index . 2 }}}}}
 {{- end }}
 
+{{/* A regular expression, quoted for CEL, of the names of Secrets that a team of the document has; empty where none has. */}}
+{{- define "muster.airflow.teamsSecrets" -}}
+{{- $names := list }}
+{{- range .Values.teams.teams }}
+{{- range .secrets }}
+{{- if regexMatch "^(kubernetes|\\*):" . }}
+{{- $name := regexReplaceAll "^[^:]*:([^/]*).*$" . "${1}" }}
+{{- $names = append $names ($name | replace "." "[.]" | replace "*" ".*" | replace "?" "." | replace "[!" "[^") }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- with $names }}{{ printf "^(%s)$" (join "|" .) | squote }}{{ end }}
+{{- end }}
+
 {{/* The connection `muster`: where jobs go, and with which token. */}}
 {{- define "muster.airflow.connection" -}}
 {{- $muster := merge (dict "token_file" "/token/token") (include "muster.site" . | fromJson) -}}
