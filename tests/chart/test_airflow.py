@@ -513,8 +513,10 @@ def test_whatever_reads_or_runs_dags_has_the_document_of_teams(executor: str) ->
 
 
 def default_queue(queues: helm.Document) -> str:
-    made = render({**TEAMS, "queues": {**TEAMS["queues"], **queues}})
-    return str(json.loads(named(made, "Secret", "muster-airflow-connection")["x"])["queue"])
+    given = environment(
+        pod(render({**TEAMS, "queues": {**TEAMS["queues"], **queues}}), "scheduler")["containers"][0]
+    )
+    return str(json.loads(given["AIRFLOW_CONN_MUSTER"])["extra"]["muster"]["queue"])
 
 
 def test_jobs_of_a_dag_of_no_team_wait_in_no_team_s_queue() -> None:
@@ -702,7 +704,10 @@ def test_a_dag_s_author_may_not_make_more_of_a_task_s_pod() -> None:
 
 
 def test_a_task_s_pod_takes_no_secret_of_a_team() -> None:
-    vision = {**TEAMS["teams"]["teams"]["vision"], "secrets": ["connection:v_*", "kubernetes:vision-*/key", "kubernetes:a.b"]}
+    vision = {
+        **TEAMS["teams"]["teams"]["vision"],
+        "secrets": ["connection:v_*", "kubernetes:vision-*/key", "kubernetes:a.b"],
+    }
     teams = {"queues": TEAMS["queues"], "teams": {**TEAMS["teams"], "teams": {"vision": vision}}}
     said = _said(named(render({**TASKS, **teams}), "ValidatingAdmissionPolicy", "muster-airflow-scheduler"))
     assert "!source.secretRef.name.matches('^(vision-.*|a[.]b)$')" in said

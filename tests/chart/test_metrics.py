@@ -190,6 +190,8 @@ WANTED, HAVE = (
     for state in ("wanted", "ready")
 )
 STEP = "muster_release_step_started_timestamp_seconds"
+BEAT = "muster_airflow_heartbeat_timestamp_seconds"
+BEATS = {"Scheduler": "scheduler", "Triggerer": "triggerer", "DagProcessor": "dag_processor"}
 DAYS = 24  # hours
 CASES = [
     Case(alert="MusterNotWatched", series={"up": "0x60"}, quiet="5m"),
@@ -359,6 +361,42 @@ CASES = [
         series={WANTED: "3x60", HAVE: "2x60", SHARE: "0x60"},
         labels=None,
     ),
+    Case(
+        alert="MusterKeeperStandsStill",
+        series={"muster_keeper_last_look_timestamp_seconds": "0+60x10 600x60"},
+        quiet="16m",
+    ),
+    Case(
+        alert="MusterKeeperStandsStill",
+        series={"muster_keeper_last_look_timestamp_seconds": "0+60x60"},
+        labels=None,
+    ),
+    Case(
+        alert="MusterAirflowDown",
+        series={'muster_scrape_success{part="airflow"}': "1x9 0x60"},
+        quiet="12m",
+        labels={"part": "airflow"},
+    ),
+    Case(alert="MusterPartNotRead", series={'muster_scrape_success{part="airflow"}': "0x60"}, labels=None),
+    Case(alert="MusterAirflowDatabaseAway", series={"muster_airflow_database": "1x9 0x60"}, quiet="11m"),
+    *(
+        Case(
+            alert=f"MusterAirflow{name}Gone",
+            series={f'{BEAT}{{process="{process}"}}': "0+60x10 600x60", f'{BEAT}{{process="other"}}': "0x60"},
+            labels={"process": process},
+            quiet="13m",
+        )
+        for name, process in BEATS.items()
+    ),
+    *(
+        Case(
+            alert=f"MusterAirflow{name}Gone",
+            series={f'{BEAT}{{process="{process}"}}': "0+60x60"},
+            labels=None,
+        )
+        for name, process in BEATS.items()
+    ),
+    Case(alert="MusterAirflowDagsBroken", series={"muster_airflow_broken_dags": "0x9 2x60"}, quiet="15m"),
     Case(
         alert="MusterReleaseStuck",
         series={

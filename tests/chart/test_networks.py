@@ -96,7 +96,7 @@ UNGUARDED = {
         ("requests", STORE, {"store"}),
         ("requests", 443, set()),
         ("test", STORE, {"store"}),
-        ("metrics", STORE, {"store"}),
+        ("metrics", STORE, {"store", "keeper"}),  # their health
         ("metrics", 6443, {"api"}),
         ("metrics", 443, set()),
         ("metrics", NAMES, {"dns"}),

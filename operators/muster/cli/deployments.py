@@ -346,6 +346,10 @@ def keep(
     ] = None,
     resume: Annotated[str | None, typer.Option(metavar="NAME", help="Keep it again.")] = None,
     reason: Annotated[str, typer.Option(help="One line, with --pause.")] = "",
+    port: Annotated[
+        int,
+        typer.Option(min=0, max=65535, help="Tell at this port, to all, when it last looked; 0: at none."),
+    ] = 0,
 ) -> None:
     """Keep all deployments as muster left them, until Ctrl-C.
 
@@ -378,6 +382,8 @@ def keep(
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: over.set())
     note("all deployments are kept   Ctrl-C ends it")
+    if port:
+        threading.Thread(target=kept.answer(port=port).serve_forever, daemon=True).start()
     while not over.is_set():
         kept.look()
         over.wait(ROUND_SECONDS)

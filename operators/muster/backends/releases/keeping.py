@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING
 
 from muster.core.errors import MusterError
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
     from muster.core.deployment import DeploymentStatus
 
 ROUND_SECONDS, LONGEST_WAIT_SECONDS = 5.0, 600.0
+STUCK_SECONDS = 300.0  # what a round takes at most: to put a hundred deployments back
 _TOLD_AT = 3  # repairs of the same drift
 
 log = logging.getLogger(__name__)
@@ -28,6 +31,8 @@ class Keeping:
     Where others than muster write, a release under way is left to what drives it, and an edit is put back once two looks in
     a row have found it, so that nothing is undone which a process of muster is just doing. The same drift that comes back
     waits, each time twice as long: two programs that fight would roll its pods for ever.
+
+    :ivar looked: when all of them were looked at last, in seconds since the epoch; 0 before the first time.
     """
 
     def __init__(self, deployments: Deployments, *, now: Callable[[], float] = time.monotonic) -> None:
@@ -37,6 +42,11 @@ class Keeping:
         self._shared = deployments.limits.shared
         self._before: dict[str, tuple[str, str]] = {}
         self._wrong: set[str] = set()
+        self.looked, self._ended = 0.0, now()
+
+    def healthy(self) -> bool:
+        """Whether the last round ended lately: one that could not look at all counts, too, since a new process could not either."""
+        return self._now() - self._ended < STUCK_SECONDS
 
     def look(self) -> None:
         """Look once. What cannot be done is logged the first time, and tried again at the next look."""
@@ -49,6 +59,7 @@ class Keeping:
             wrong.add(str(error))
         try:
             found = [each.status for each in self._deployments.look_at(counts=False)]
+            self.looked = time.time()
         except (MusterError, OSError) as error:
             wrong.add(str(error))
         before, self._before = self._before, {}
@@ -66,7 +77,25 @@ class Keeping:
                 wrong.add(f"{status.name}: {error}")
         for message in sorted(wrong - self._wrong):
             log.warning("%s; trying again", message)
-        self._wrong = wrong
+        self._wrong, self._ended = wrong, self._now()
+
+    def answer(self, *, port: int) -> ThreadingHTTPServer:
+        """Return a server that listens, to whom ``/healthz`` is asked for: 503 once a round hangs, and when it last looked."""
+        kept = self
+
+        class Handler(BaseHTTPRequestHandler):
+            timeout = 10.0
+
+            def do_GET(self) -> None:
+                said = {"looked": kept.looked, "failing": len(kept._wrong)}
+                self.send_response(200 if kept.healthy() else 503)
+                self.end_headers()
+                self.wfile.write(json.dumps(said).encode())
+
+            def log_message(self, *_: object) -> None:
+                """Log no request: there is one every few seconds."""
+
+        return ThreadingHTTPServer(("", port), Handler)
 
     def _mend(self, status: DeploymentStatus) -> None:
         name, (times, _) = status.name, self._repairs(status)

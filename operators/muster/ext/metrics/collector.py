@@ -41,6 +41,8 @@ EVERY_SECONDS: Mapping[MetricsPart, float] = {
     MetricsPart.GPUS: 30.0,
     MetricsPart.DEPLOYMENTS: 10.0,
     MetricsPart.EXTENSIONS: 60.0,
+    MetricsPart.AIRFLOW: 10.0,
+    MetricsPart.KEEPERS: 10.0,
 }
 
 log = logging.getLogger(__name__)

@@ -25,6 +25,13 @@ def metrics(
     ] = False,
     host: Annotated[str, typer.Option(help="With --serve: the address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=1, max=65535, help="With --serve: the port.")] = PORT,
+    airflow: Annotated[
+        str, typer.Option(metavar="URL", help="Tell how this Airflow stands, too, such as http://HOST:8080.")
+    ] = "",
+    keeper: Annotated[
+        str,
+        typer.Option(metavar="HOST:PORT", help="And the keepers there: muster deployments keep --port PORT."),
+    ] = "",
     alerts: Annotated[
         bool, typer.Option("--alerts", help="Print Prometheus's alert rules for them.")
     ] = False,
@@ -49,7 +56,7 @@ def metrics(
     from muster.ext.metrics.collector import listening, page
     from muster.ext.metrics.sources import collector_of
 
-    with closing(collector_of(settings)) as collector:
+    with closing(collector_of(settings, airflow=airflow, keeper=keeper)) as collector:
         if not serve:
             typer.echo(page(collector), nl=False)
             return

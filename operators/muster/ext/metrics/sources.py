@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import socket
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from urllib.request import urlopen
 
 from muster.backends import base
 from muster.backends.choose import open_place
 from muster.backends.place import Place
 from muster.core.address import Address
-from muster.core.errors import MusterError
+from muster.core.errors import BackendError, MusterError
 from muster.core.extensions import load
 from muster.core.job import JobSpec
 from muster.core.settings import Settings
@@ -259,6 +264,44 @@ class Jobs:
             yield Sample(metric="muster_job_run_seconds", value=durations, labels={"state": state})
 
 
+def of_airflow(url: str) -> Iterator[Sample]:
+    """Tell how an Airflow stands: by its own page of health, and muster's. :param url: where its API server answers."""
+    health = _asked(f"{url}/api/v2/monitor/health")
+    database = health["metadatabase"]["status"] == "healthy"
+    yield Sample(metric="muster_airflow_database", value=database)
+    if not database:
+        return
+    for part in ("scheduler", "triggerer", "dag_processor"):
+        beat = health[part][f"latest_{part}_heartbeat"]
+        at = datetime.fromisoformat(beat).timestamp() if beat else 0.0
+        yield Sample(metric="muster_airflow_heartbeat_timestamp_seconds", value=at, labels={"process": part})
+    yield Sample(metric="muster_airflow_broken_dags", value=_asked(f"{url}/muster/health")["broken_dags"])
+
+
+def of_keepers(host: str, port: int) -> Iterator[Sample]:
+    """Tell of all keepers of deployments behind one name. Keepers that do not answer are not counted."""
+    try:
+        found = {each[4][0] for each in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)}
+    except OSError:  # none is ready, so the name has no address
+        found = set()
+    told = []
+    for address in found:
+        with suppress(BackendError):  # it hangs, or is gone
+            told.append(_asked(f"http://{f'[{address}]' if ':' in str(address) else address}:{port}/healthz"))
+    yield Sample(metric="muster_keepers", value=len(told))
+    looked = max((each["looked"] for each in told), default=0.0)
+    yield Sample(metric="muster_keeper_last_look_timestamp_seconds", value=looked)
+    yield Sample(metric="muster_keeper_failing", value=max((each["failing"] for each in told), default=0))
+
+
+def _asked(url: str) -> Any:
+    try:
+        with urlopen(url, timeout=base.LOOK_SECONDS) as answer:  # noqa: S310 - the site names it
+            return json.load(answer)
+    except OSError as error:
+        raise BackendError(f"{url} does not answer as it should: {error}") from error
+
+
 def outcome(status: JobStatus) -> str:
     """How an ended job ended: it succeeded, or the cause of its verdict."""
     return status.verdict.cause.value if status.verdict else status.state.value
@@ -277,10 +320,12 @@ def overdue(status: JobStatus, spec: JobSpec, *, now: float) -> str:
     return "run" if status.state is JobState.RUNNING and now > end else ""
 
 
-def collector_of(settings: Settings) -> MusterCollector:
+def collector_of(settings: Settings, *, airflow: str = "", keeper: str = "") -> MusterCollector:
     """Return the metrics of the place that the settings name; nothing is asked yet.
 
     What could not be read is opened anew for the next look: a token may have been renewed.
+
+    :param airflow: the address of an Airflow. :param keeper: ``HOST:PORT`` of keepers. Empty: there is none to tell of.
     """
 
     def place() -> Place:
@@ -296,6 +341,11 @@ def collector_of(settings: Settings) -> MusterCollector:
         MetricsPart.DEPLOYMENTS: lambda place: drifts.look(place.deployments),
         MetricsPart.EXTENSIONS: lambda place: of_extensions(place.store),
     }
+    if airflow:
+        parts[MetricsPart.AIRFLOW] = lambda _: of_airflow(airflow.rstrip("/"))
+    if keeper:
+        host, _, port = keeper.rpartition(":")
+        parts[MetricsPart.KEEPERS] = lambda _: of_keepers(host, int(port))
     opened: dict[MetricsPart, Place] = {}  # one for each part, which is asked one question at a time
 
     def look(part: MetricsPart) -> Iterable[Sample]:

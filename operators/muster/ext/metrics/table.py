@@ -24,6 +24,8 @@ class MetricsPart(str, Enum):
     GPUS = "gpus"
     DEPLOYMENTS = "deployments"
     EXTENSIONS = "extensions"
+    AIRFLOW = "airflow"
+    KEEPERS = "keepers"
 
 
 class MetricKind(str, Enum):
@@ -216,6 +218,37 @@ METRICS: tuple[Metric, ...] = (
         part=MetricsPart.DEPLOYMENTS,
         labels=("deployment", "state"),
         means="when the release under way got its present share; it goes forward, is held for a person, or goes back",
+    ),
+    Metric(
+        name="muster_keepers",
+        part=MetricsPart.KEEPERS,
+        means="keepers of deployments that answer; where muster metrics is told of them, as in the chart",
+    ),
+    Metric(
+        name="muster_keeper_last_look_timestamp_seconds",
+        part=MetricsPart.KEEPERS,
+        means="when one of them last looked at all deployments; 0 if none answers",
+    ),
+    Metric(
+        name="muster_keeper_failing",
+        part=MetricsPart.KEEPERS,
+        means="what could not be looked at or put back in the last round; its log names it",
+    ),
+    Metric(
+        name="muster_airflow_database",
+        part=MetricsPart.AIRFLOW,
+        means="1 if Airflow's database answers its API server; where muster metrics is told of an Airflow, as in the chart",
+    ),
+    Metric(
+        name="muster_airflow_heartbeat_timestamp_seconds",
+        part=MetricsPart.AIRFLOW,
+        labels=("process",),
+        means="the newest heartbeat of any scheduler, triggerer or dag_processor; 0 if none ever beat; missing while the database is away",
+    ),
+    Metric(
+        name="muster_airflow_broken_dags",
+        part=MetricsPart.AIRFLOW,
+        means="Dags whose file cannot be parsed any more",
     ),
     *(
         Metric(name=each.name, means=each.means, labels=each.labels, part=MetricsPart.EXTENSIONS)

@@ -13,10 +13,12 @@ from fastapi.exception_handlers import http_exception_handler
 from fastapi.responses import FileResponse, HTMLResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException as RoutingError
+from starlette.routing import Route
 
 from muster.airflow.page.access import plugins
 from muster.airflow.page.route import Json, Opening, Site
 from muster.airflow.teams import site_teams
+from muster.airflow.upstream import internals
 from muster.airflow.upstream.internals import get_auth_manager
 from muster.core.errors import Conflict, Corrupt, MusterError, NotFound, SpecError
 from muster.core.extensions import extensions, problems, used
@@ -73,6 +75,7 @@ def create_app() -> FastAPI:
     for problem in problems():
         log.warning("%s", problem)
     app.include_router(routes_volumes.documents)
+    app.router.routes.append(Route("/health", _health))
     static, html = files(), document()
     mark = blake2b(html.encode(), digest_size=12).hexdigest()
 
@@ -87,6 +90,17 @@ def create_app() -> FastAPI:
         return FileResponse(static[name], media_type=TYPES[static[name].suffix], headers=CHECKED)
 
     return app
+
+
+def _health(_: Request) -> Response:
+    """Tell all who ask, as Airflow's own page of health does, how many Dags cannot be parsed any more."""
+    from sqlalchemy import func, select
+
+    broken = select(func.count()).where(
+        internals.DagModel.has_import_errors.is_(True), internals.DagModel.is_stale.is_(False)
+    )
+    with internals.create_session() as session:
+        return Json({"broken_dags": session.scalar(broken)})
 
 
 def open_site(past: Past) -> Site:

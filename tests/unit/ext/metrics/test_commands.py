@@ -19,7 +19,7 @@ from muster.ext.metrics.table import NAMED, MetricsPart
 from muster.volumes.folder import FolderStore
 
 Run = Callable[..., Any]
-ALL = {part.value for part in MetricsPart}
+ALL = {part.value for part in MetricsPart} - {"airflow", "keepers"}  # these are named where they are
 SPEC = JobSpec(
     name="a.b", image="i", image_digest="b3:" + "0" * 64, roles=(Role(entrypoint="a.b:c"),), queue="q"
 )

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import threading
 import time
+from collections.abc import Iterator
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,11 +23,11 @@ from muster.backends.releases.deployments import Deployments
 from muster.backends.releases.figures import DeploymentSample
 from muster.core.data import Pinned
 from muster.core.deployment import DeploymentStatus, Release, Revision, RevisionState
-from muster.core.errors import SpecError
+from muster.core.errors import BackendError, SpecError
 from muster.core.room import Room
 from muster.core.tally import month_of
 from muster.ext.metrics import sources
-from muster.ext.metrics.sources import MOST_VOLUMES, Drifts, line_of
+from muster.ext.metrics.sources import MOST_VOLUMES, Drifts, line_of, of_airflow, of_keepers
 from muster.ext.metrics.table import METRICS, MOST_LABELS, MetricsPart
 from muster.ext.usage import log
 from muster.volumes.folder import FolderStore
@@ -287,3 +291,66 @@ def test_extensions_tell_what_they_measure_with_as_many_labels_as_others(
     assert [found[name, "cpu", kind, "team-000"] / few for kind in kinds] == pytest.approx([8, 2, 6, 0])
     assert [found[name, "a100", kind, "other"] / few for kind in kinds] == pytest.approx([4, 3, 1, 0])
     assert len({key[3] for key in found}) == MOST_LABELS + 1
+
+
+@pytest.fixture
+def answers() -> Iterator[tuple[dict[str, Any], str]]:
+    """What a server says at each path, and its address; it answers 503 at others."""
+    said: dict[str, Any] = {}
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200 if self.path in said else 503)
+            self.end_headers()
+            self.wfile.write(json.dumps(said.get(self.path)).encode())
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield said, f"127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def test_an_airflow_tells_its_heartbeats_its_database_and_its_broken_dags(
+    answers: tuple[dict[str, Any], str], scrapes: Scrapes
+) -> None:
+    said, address = answers
+    health = said["/api/v2/monitor/health"] = {
+        "metadatabase": {"status": "healthy"},
+        "scheduler": {"latest_scheduler_heartbeat": "2026-11-30T00:00:01+00:00"},
+        "triggerer": {"latest_triggerer_heartbeat": "2026-11-30T00:00:02+00:00"},
+        "dag_processor": {"latest_dag_processor_heartbeat": None},
+    }
+    said["/muster/health"] = {"broken_dags": 3}
+    beat, at = "muster_airflow_heartbeat_timestamp_seconds", 1_795_996_800.0
+    found = told(scrapes, MetricsPart.AIRFLOW, of_airflow(f"http://{address}"))
+    assert found["muster_airflow_database",] == 1
+    assert [found[beat, each] for each in ("scheduler", "triggerer", "dag_processor")] == [at + 1, at + 2, 0]
+    assert found["muster_airflow_broken_dags",] == 3
+    health["metadatabase"]["status"] = "unhealthy"  # it knows no heartbeat then
+    found = told(scrapes, MetricsPart.AIRFLOW, of_airflow(f"http://{address}"))
+    assert found["muster_airflow_database",] == 0
+    assert not [each for each in found if each[0] == beat]
+    said.clear()
+    with pytest.raises(BackendError, match="monitor/health does not answer as it should: HTTP Error 503"):
+        list(of_airflow(f"http://{address}"))
+
+
+def test_keepers_tell_when_they_looked_and_one_that_hangs_is_none(
+    answers: tuple[dict[str, Any], str], scrapes: Scrapes
+) -> None:
+    said, address = answers
+    host, _, port = address.rpartition(":")
+    said["/healthz"] = {"looked": 5.0, "failing": 2}
+    found = told(scrapes, MetricsPart.KEEPERS, of_keepers(host, int(port)))
+    assert [found[f"muster_keeper{each}",] for each in ("s", "_last_look_timestamp_seconds", "_failing")] == [
+        1,
+        5,
+        2,
+    ]
+    del said["/healthz"]
+    for name in (host, "no-such-host.invalid"):
+        found = told(scrapes, MetricsPart.KEEPERS, of_keepers(name, int(port)))
+        assert (found["muster_keepers",], found["muster_keeper_last_look_timestamp_seconds",]) == (0, 0)

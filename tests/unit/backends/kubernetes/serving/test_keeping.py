@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import copy
 import itertools
+import json
 import logging
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
 import pytest
 from tests.unit.backends.kubernetes.fake_cluster import NAMESPACE
@@ -392,3 +396,26 @@ def test_what_goes_wrong_is_said_once_and_tried_again(there: World, caplog: pyte
     for _ in range(2):
         kept.look()
     assert objects(there) == before
+
+
+def test_a_round_that_hangs_is_told(there: World) -> None:
+    clock = [0.0]
+    kept = Keeping(there.deployments(), now=lambda: clock[0])
+
+    def asked() -> tuple[int, Any]:
+        with kept.answer(port=0) as server:
+            threading.Thread(target=server.handle_request, daemon=True).start()
+            try:
+                with urlopen(f"http://127.0.0.1:{server.server_port}/healthz") as answer:
+                    return answer.status, json.load(answer)
+            except HTTPError as error:
+                return error.code, json.load(error)
+
+    assert asked() == (200, {"looked": 0.0, "failing": 0})
+    kept.look()
+    status, said = asked()
+    assert (status, said["looked"] > 0, said["failing"]) == (200, True, 0)
+    clock[0] = 301.0
+    assert asked()[0] == 503
+    kept.look()
+    assert asked()[0] == 200
