@@ -245,7 +245,9 @@ class UpHome:
             "api": {"host": ADDRESS, "port": str(self.port), "base_url": self.url, "workers": "1"},
             "scheduler": {
                 "batch_asset_events": "True",  # as Airflow 3.3 does without it: what comes close together is one run
-                "scheduler_health_check_threshold": "20",
+                # One that is late by more takes its own running tasks away. It is the only one, and its predecessor is buried
+                # for certain, so that a busy machine is the one reason to be late.
+                "scheduler_health_check_threshold": "300",
                 "orphaned_tasks_check_interval": "10",
                 "task_instance_heartbeat_timeout": "20",
                 "task_instance_heartbeat_timeout_detection_interval": "5",
