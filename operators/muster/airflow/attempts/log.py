@@ -29,6 +29,7 @@ _MARK_EVERY_SECONDS = 1.0
 
 # A rank's line begins with this, whatever the rank wrote; all else in a job's log is said by muster.
 _OF_A_RANK = "[rank "
+_LENGTH = re.compile(r"(?<=, place )(\d+) of \d+")  # of a queue: who comes behind a job is no news to it
 # Airflow's page takes either of these, anywhere in a line, for the begin or end of a folded group.
 _FOLDING = re.compile(r"::(?=(?:end)?group::)")
 
@@ -144,7 +145,7 @@ class StateLog:
 
     def __call__(self, status: JobStatus) -> None:
         """Say it if it is new."""
-        new = (status.state, status.reason)
+        new = (status.state, _LENGTH.sub(r"\1", status.reason))
         if new == self._said or (self._still_waits(status.state) and not self._may_go()):
             return
         if not status.state.ended:

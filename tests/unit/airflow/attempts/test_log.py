@@ -180,6 +180,18 @@ def test_a_place_in_a_long_queue_is_said_now_and_then(clock: Clock) -> None:
     assert said.lines[-3:] == ["running", "preparing: starting again", "preparing: 1 of 2 run"]
 
 
+def test_who_comes_behind_a_job_is_no_news_to_it(clock: Clock) -> None:
+    said = Said()
+    log = StateLog(said, clock=clock)
+    for length in (3, 4, 500):
+        log(status(JobState.QUEUED, f"in queue a, place 3 of {length}: waits its turn"))
+        clock.now += REASON_SECONDS
+    log(status(JobState.QUEUED, "in queue a, place 2 of 500: waits its turn"))
+    assert said.lines == [
+        f"queued: in queue a, place {place}: waits its turn" for place in ("3 of 3", "2 of 500")
+    ]
+
+
 def test_the_newest_reason_is_said_when_its_turn_comes(clock: Clock) -> None:
     said = Said()
     log = StateLog(said, clock=clock)
