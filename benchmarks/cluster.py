@@ -1,7 +1,7 @@
-"""muster on a real Kubernetes: gangs beside JobSets applied by hand, 40 that arrive, 1,000 that wait, and ``muster gpus``;
+"""muster on a real Kubernetes: gangs beside JobSets applied by hand, 40 that arrive, 1,000 that wait, 500 of 2,000 runs of an Airflow, and ``muster gpus``;
 a store service that is killed.
 
-``python -m benchmarks.cluster [--pairs N] [--arrivals N] [--waiting N] [--kills N] [--root FOLDER] [--json]``
+``python -m benchmarks.cluster [--pairs N] [--arrivals N] [--waiting N] [--runs N] [--kills N] [--root FOLDER] [--json]``
 
 It runs in the test cluster (tests/cluster), which it starts if needed; its requirements are that cluster's, and where the
 machine lacks one, it says which and measures nothing. Where the promise is a number of seconds, megabytes or calls, the
@@ -18,7 +18,7 @@ from pathlib import Path
 from tests.cluster import cluster, machine
 from tests.cluster.layout import Layout
 
-from benchmarks import cluster_arrivals, cluster_gangs, cluster_store, cluster_waiting
+from benchmarks import cluster_arrivals, cluster_gangs, cluster_runs, cluster_store, cluster_waiting
 from benchmarks.cluster_site import site
 from benchmarks.pairs import LEFT_OUT, show
 from muster.core.errors import MusterError
@@ -33,6 +33,12 @@ def main(arguments: Sequence[str]) -> int:
     )
     parser.add_argument(
         "--waiting", type=int, default=1000, help="number of waiting gangs; 0 skips this part"
+    )
+    parser.add_argument(
+        "--runs",
+        type=int,
+        default=500,
+        help="number of waiting gangs below a whole Airflow; 0 skips this part",
     )
     parser.add_argument(
         "--kills", type=int, default=10, help="number of kills of the store; 0 skips this part"
@@ -58,6 +64,10 @@ def main(arguments: Sequence[str]) -> int:
             if options.waiting:
                 ratios = cluster_waiting.measure(made, waiting=options.waiting)
                 missed |= show(f"{options.waiting} gangs that wait", ratios, as_json=options.json)
+            if options.runs:
+                made.clear()
+                ratios = cluster_runs.measure(made, waiting=options.runs)
+                missed |= show(f"{options.runs} gangs of 2,000 runs", ratios, as_json=options.json)
             if options.kills:
                 ratios = cluster_store.measure(made, count=options.kills)
                 missed |= show("a store that is killed", ratios, as_json=options.json)
