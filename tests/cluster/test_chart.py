@@ -174,6 +174,7 @@ def test_what_the_cluster_lacks_is_said_before_anything_is_made(installed: Relea
     before = _generations(installed)
     said = installed.refused(serving=serving, networkPolicy={"enabled": False})
     assert "the cluster does not have what serving.platform names, seldon" in said
+    assert f"namespace {NAME} has the release {NAME} of muster already" in installed.refused()
     assert _generations(installed) == before
 
 
