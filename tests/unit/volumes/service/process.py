@@ -7,6 +7,7 @@ take.
 from __future__ import annotations
 
 import socket
+import time
 from collections.abc import Callable
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -31,12 +32,20 @@ _FORKS = forks("muster.volumes.service.serve")
 
 
 class Service:
-    """One store, its service and the clients of that. :param words: more of the service's command."""
+    """One store, its service and the clients of that.
+
+    :param words: more of the service's command. :param fast_seconds: by how much its clock is fast; below 0: slow.
+    """
 
     def __init__(
-        self, folder: Path, *words: str, root: Path | None = None, claim: Path | None = None
+        self,
+        folder: Path,
+        *words: str,
+        root: Path | None = None,
+        claim: Path | None = None,
+        fast_seconds: float = 0.0,
     ) -> None:
-        self._words = words
+        self._words, self._fast_seconds = words, fast_seconds
         self.folder, self.root, self.key = folder, root or folder / "store", folder / "key"
         self.claim = claim or self.root  # as pods see it
         self.key.write_text(KEY)
@@ -59,7 +68,7 @@ class Service:
         """Start it and return when it answers."""
         arguments = ["--store", str(self.root), "--key", str(self.key), "--port", str(self.port)]
         arguments += self._words
-        self.process = _FORKS.Process(target=main, args=(arguments,))
+        self.process = _FORKS.Process(target=_serve, args=(arguments, self._fast_seconds))
         self.process.start()
         eventually(lambda: self.answers() or not self.process.is_alive())
         assert self.process.is_alive()
@@ -110,6 +119,14 @@ class Service:
             # Where threads share one and only some are kept, httpcore closes those that were just given to a thread.
             limits=httpx.Limits(max_keepalive_connections=None),
         )
+
+
+def _serve(arguments: list[str], fast_seconds: float) -> None:
+    if fast_seconds:
+        right, right_ns = time.time, time.time_ns
+        time.time = lambda: right() + fast_seconds
+        time.time_ns = lambda: right_ns() + round(fast_seconds * 1e9)
+    main(arguments)
 
 
 def until(look: Callable[[], T], holds: Callable[[T], bool]) -> T:
