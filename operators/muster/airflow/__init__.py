@@ -9,9 +9,6 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from muster.core.extensions import added, extensions, problems
-from muster.core.shipped import need
-
 if TYPE_CHECKING:
     from muster.airflow.authoring.triggering import triggering as triggering
     from muster.airflow.authoring.values import Output as Output, SmokeRows as SmokeRows
@@ -74,10 +71,15 @@ _MODULES = {
 
 def modules() -> dict[str, str]:
     """Return the module of each public name, those of extensions among them, sorted by name."""
+    from muster.core.extensions import added  # here: most processes ask for no name
+
     return dict(sorted({**added(lambda each: each.operators), **_MODULES}.items()))
 
 
 def _of_extension(name: str) -> str | None:
+    from muster.core.extensions import extensions
+    from muster.core.shipped import need
+
     for extension in extensions().values():
         if name in extension.operators:
             if extension.extra is not None:
@@ -91,5 +93,7 @@ def __getattr__(name: str) -> Any:
         return [*modules()]
     module = _MODULES.get(name) or (None if name.startswith("_") else _of_extension(name))
     if module is None:
+        from muster.core.extensions import problems
+
         raise AttributeError("\n".join((f"module {__name__!r} has no attribute {name!r}", *problems())))
     return getattr(import_module(module), name)

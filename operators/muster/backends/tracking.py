@@ -6,10 +6,8 @@ import sqlite3
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass
-from http.client import HTTPException
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.request import ProxyHandler, build_opener
 
 from muster.core.errors import NotFound
 from muster.core.job import MLFLOW_TAG
@@ -64,6 +62,9 @@ def run_link(ledger: Ledger, job_id: str, *, home: Path, shown_at: str) -> str:
 
 def answers(url: str) -> bool:
     """Whether MLflow answers at an address of this machine, within half a second."""
+    from http.client import HTTPException  # slow to import, and the command imports this module
+    from urllib.request import ProxyHandler, build_opener
+
     try:
         with build_opener(ProxyHandler({})).open(f"{url}/health", timeout=0.5) as response:
             return bool(response.status == 200)

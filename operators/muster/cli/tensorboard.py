@@ -17,7 +17,6 @@ from muster.cli.jobs import find_newest
 from muster.cli.screen import note, safe, say
 from muster.core.errors import MusterError, NotFound
 from muster.core.interpreters import python_command
-from muster.volumes.tree import lengthen
 
 if TYPE_CHECKING:
     from muster.volumes.base import Version
@@ -92,6 +91,8 @@ class EventFollower:
 
     def _complete(self, output: str, address: str) -> None:
         """Add what was written between the last look and the commit: it is in the version."""
+        from muster.volumes.tree import lengthen  # slow to import, and not yet needed
+
         for path in self._store.manifest(address):
             name = path.rpartition("/")[2]
             # a name holds its time, machine and process: there is one of each

@@ -11,9 +11,8 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from importlib.metadata import Distribution, distribution, distributions
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -28,6 +27,9 @@ from muster.core.names import check_identifier
 from muster.core.settings import Settings, project_folder
 from muster.ext.notebook import execute as execution
 from muster.ext.notebook.execute import KERNEL, SCRIPT, TRANSPORT
+
+if TYPE_CHECKING:
+    from importlib.metadata import Distribution
 
 SERVER = "notebook"
 _NEEDS = ("ipykernel", "fsspec", "blake3", "httpx", "pathspec")  # of a kernel
@@ -171,6 +173,8 @@ def _link_packages(folder: Path, site: Path) -> None:
 
     :param site: where the packages of the image `notebook` are.
     """
+    from importlib.metadata import distribution  # slow to import, as below
+
     for each in _with_all_they_need(_NEEDS, site):
         _link(folder, each, _tops(each))
     (folder / "muster").symlink_to(Path(muster.__file__).parent, target_is_directory=True)
@@ -192,6 +196,8 @@ def _tops(package: Distribution) -> set[str]:
 
 
 def _with_all_they_need(names: Sequence[str], site: Path) -> Iterator[Distribution]:
+    from importlib.metadata import distributions
+
     known = {_plain(each.name): each for each in distributions(path=[str(site)])}
     waiting, seen = [_plain(name) for name in names], set[str]()
     while waiting:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +78,8 @@ def _print(notebook: Any, widgets: Mapping[str, Any]) -> None:
 
 def _text_of(widgets: Mapping[str, Any], model_id: str) -> str:
     """Return what a widget, or a box of them, says in words: a bar of tqdm's is ``100%  3/3 [00:00<00:00]``."""
+    from html import unescape
+
     state = widgets.get(model_id, {})
     inner = [_text_of(widgets, each.removeprefix("IPY_MODEL_")) for each in state.get("children", ())]
     value = state.get("value")

@@ -10,14 +10,12 @@ import re
 import shlex
 import socket
 import sys
-import tarfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, suppress
 from functools import partial
 from importlib import import_module
-from importlib.metadata import distributions
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
@@ -87,6 +85,8 @@ def support_bundle(
 
 def _write(path: Path, parts: Iterable[_Part], masking: Masking) -> Table:
     """Write each part, then the list of them; return it."""
+    import tarfile  # slow to import, as are the next ones of this module
+
     table, index, whole = Table(["file", ">size", "what"]), list[str](), 0
     first: _Part = ("README.txt", "what this is", lambda: _README)
     last: _Part = ("index.txt", "this list", lambda: "\n".join([*index, ""]))
@@ -136,6 +136,8 @@ def _parts(
     deployment: str | None,
 ) -> Iterator[_Part]:
     """Yield each file's name, what it is, and what collects it."""
+    from importlib.metadata import distributions
+
     yield "doctor.json", "what muster doctor found", lambda: list(all_checks(settings))
     packages = sorted(f"{each.metadata['Name']}=={each.version}" for each in distributions())
     about = "Python, and the version of each package"
