@@ -150,7 +150,7 @@ class Clients:
         """
         if self.needed or not self._here:
             return None
-        host = next((value for name, value in headers if name == b"host"), b"localhost")  # HTTP/1.0 has none
+        host = dict(headers).get(b"host", b"localhost")  # HTTP/1.0 has none
         if _HERE.fullmatch(host):
             return None
         said = host.decode(errors="replace")

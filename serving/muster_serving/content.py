@@ -53,10 +53,8 @@ def _number(value: bytes) -> int:
 
 def is_packed(headers: Iterable[tuple[bytes, bytes]]) -> bool:
     """Whether a body is packed. :raises RequestError: 415, in a way that is not known."""
-    text = next(
-        (value.decode("latin-1").strip() for name, value in headers if name == b"content-encoding"), ""
-    )
-    if text.lower() not in ("", "identity", *_PACKED):
+    text = dict(headers).get(b"content-encoding", b"").decode("latin-1").strip()
+    if text and text.lower() not in ("identity", *_PACKED):
         raise RequestError(
             f"Content-Encoding: found {text!r:.40}; this server reads bodies as they are, by gzip or by deflate",
             status=415,

@@ -7,15 +7,15 @@
     ├── RequestError      the client's fault: the request is wrong, HTTP 4xx, and the message names the field
     └── PredictionError   the version's fault: the model failed on a valid request, or its answer breaks its signature, HTTP 500
 
-:func:`fault_of` decides whose fault any other error is: the client's while a request is read, the version's from then on.
+Within :data:`READING` any other error is the client's fault, and within :data:`ANSWERING` and :data:`WRITING` the version's.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from itertools import accumulate
+from typing import Any
 
 logger = logging.getLogger("muster.serving")
 
@@ -53,22 +53,30 @@ def refuse_half_pairs(texts: Sequence[str], where: str) -> None:
         ) from None
 
 
-@contextmanager
-def fault_of(kind: type[RequestError | PredictionError], doing: str) -> Iterator[None]:
-    """Say whose fault an error is that no line foresaw; its traceback is in the log.
+class _FaultOf:
+    """Says whose fault an error is that no line foresaw; its traceback is in the log. A class, since each request enters it four times.
 
-    :param doing: what failed then, such as "reading the request".
+    :param doing: what failed then.
     :raises RequestError, PredictionError: that `kind`, in its place, or 503 where the memory does not do; the errors of a model
         server pass as they are.
     """
-    try:
-        yield
-    except ServingError:
-        raise
-    except MemoryError as error:  # no one request is at fault: the next may fit
-        raise RequestError(
-            f"{doing} needs more memory than this server has left: try again", status=503
-        ) from error
-    except Exception as error:  # whatever it is, its client gets an answer of the usual shape
-        logger.exception("%s failed", doing)
-        raise kind(f"{doing} failed: {type(error).__name__}: {error!s:.200}") from error
+
+    def __init__(self, kind: type[RequestError | PredictionError], doing: str) -> None:
+        self._kind, self._doing = kind, doing
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: Any, error: BaseException | None, _: Any) -> None:
+        if kind is None or isinstance(error, ServingError) or not isinstance(error, Exception):
+            return
+        if isinstance(error, MemoryError):  # no one request is at fault: the next may fit
+            message = f"{self._doing} needs more memory than this server has left: try again"
+            raise RequestError(message, status=503) from error
+        # whatever it is, its client gets an answer of the usual shape
+        logger.error("%s failed", self._doing, exc_info=error)
+        raise self._kind(f"{self._doing} failed: {type(error).__name__}: {error!s:.200}") from error
+
+
+READING = _FaultOf(RequestError, "reading the request")
+ANSWERING = _FaultOf(PredictionError, "answering the request")
+WRITING = _FaultOf(PredictionError, "writing the answer")

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from muster_serving.answer import CLIENT_LEFT, Headers, HttpAnswer, refusal
 from muster_serving.body import Receive
 from muster_serving.column import Array
-from muster_serving.errors import PredictionError, RequestError, fault_of
+from muster_serving.errors import WRITING, PredictionError, RequestError
 
 TYPE = b"text/event-stream"
 EVENTS: Headers = ((b"content-type", TYPE + b"; charset=utf-8"), (b"cache-control", b"no-cache"))
@@ -48,7 +48,7 @@ async def written(
     """
     async with aclosing(parts):
         async for part in parts:
-            with fault_of(PredictionError, "writing the answer"):
+            with WRITING:
                 each = event(write(part)[0])
             yield each
 

@@ -23,7 +23,7 @@ from muster_serving.clients import Caller, Clients, ClientsFile, RawHeaders
 from muster_serving.connection import WHOLE
 from muster_serving.content import is_packed, json_length, unpacked
 from muster_serving.elsewhere import RemoteGone, RemoteRevision
-from muster_serving.errors import ModelError, PredictionError, RequestError, fault_of
+from muster_serving.errors import ANSWERING, READING, ModelError, PredictionError, RequestError
 from muster_serving.events import EVENTS, Connected, Outlet, one_event, send_events, written
 from muster_serving.predictor import Predictor
 from muster_serving.process.predictor import ProcessPredictor
@@ -181,9 +181,9 @@ class Front:
         except RequestError as error:
             return refusal(str(error), error.status)
         try:
-            with fault_of(RequestError, "reading the request"):
+            with READING:
                 question = Question(call, *await read(self._most_bytes(headers)), client, out)
-            with fault_of(PredictionError, "answering the request"):
+            with ANSWERING:
                 answer = None
                 if isinstance(target, RemoteRevision):
                     target, answer = await self._pass_on(target, question)

@@ -19,7 +19,7 @@ from muster_serving.answer import JSON, Headers, HttpAnswer
 from muster_serving.binary import NOTHING, Tail
 from muster_serving.column import Array, Column
 from muster_serving.content import BINARY, JSON_LENGTH, kind_of, read_object
-from muster_serving.errors import PredictionError, RequestError, fault_of, refuse_half_pairs
+from muster_serving.errors import ANSWERING, READING, RequestError, refuse_half_pairs
 from muster_serving.histograms import Histograms
 from muster_serving.predictor import Predictor
 from muster_serving.routes import STREAM, ModelPath
@@ -82,7 +82,7 @@ def answer(predictor: Predictor, question: Question, *, of: ServedRevision) -> H
     :raises PredictionError: the model failed.
     """
     asked = read(predictor.signature, question, revision=of.revision)
-    with fault_of(PredictionError, "answering the request"):
+    with ANSWERING:
         payload, headers = asked.write(predictor.predict(asked.columns, asked.rows))
         places = of.histograms.places(asked.columns, asked.rows) if of.histograms else None
         outside = predictor.signature.outside(asked.columns)
@@ -94,7 +94,7 @@ def read(signature: ModelSignature, question: Question, *, revision: str) -> Inf
 
     :raises RequestError: the body is not JSON, or the signature does not allow it; the message names the field.
     """
-    with fault_of(RequestError, "reading the request"):
+    with READING:
         call, body, length = question[:3]
         if call.verb != ":predict":
             asked = _read_v2(signature, body, name=call.name, revision=revision, json_length=length)

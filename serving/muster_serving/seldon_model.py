@@ -34,7 +34,7 @@ from muster_serving.body import MAX_BODY_BYTES, check_length
 from muster_serving.clients import RawHeaders
 from muster_serving.column import Array
 from muster_serving.content import is_packed, json_length, unpacked
-from muster_serving.errors import PredictionError, RequestError, fault_of
+from muster_serving.errors import READING, PredictionError, RequestError
 from muster_serving.events import one_event
 from muster_serving.histograms import Histograms
 from muster_serving.metrics import RevisionMetrics
@@ -135,7 +135,7 @@ class SeldonModel:
         """Return lists by output."""
         predictor = self.ready()
         given = x if isinstance(x, dict) else self._columns(x, names)
-        with fault_of(RequestError, "reading the request"):
+        with READING:
             columns, rows = protocol.read_columns(predictor.signature, given)
         answer = predictor.predict(columns, rows)
         places = self.histograms.places(columns, rows) if self.histograms else None
