@@ -239,7 +239,10 @@ class Held:
 
 
 def flood(python: Path, pid: int, http_port: int, grpc_port: int, kind: str) -> Held:
-    """Send 60 messages or bodies of 15 MiB at once, and meanwhile ask for a row ten times a second."""
+    """Send 60 messages or bodies of 15 MiB at once, and meanwhile ask for a row ten times a second.
+
+    :param python: of the image ``kserve``, which has gRPC's own client.
+    """
     status = Path(f"/proc/{pid}/status")
 
     def memory(what: str) -> int:
@@ -257,14 +260,15 @@ def flood(python: Path, pid: int, http_port: int, grpc_port: int, kind: str) -> 
 
     other = threading.Thread(target=others)
     other.start()
-    how, port = kind.split()[0], http_port if kind == "HTTP" else grpc_port
-    if kind == "HTTP":
-        answers = long_bodies(port)
-    else:
-        words = [str(python), str(FLOOD), str(port), how, str(MESSAGES), "6"]
-        answers = json.loads(subprocess.run(words, capture_output=True, check=True).stdout)
-    asking.set()
-    other.join()
+    try:
+        if kind == "HTTP":
+            answers = long_bodies(http_port)
+        else:
+            words = [str(python), str(FLOOD), str(grpc_port), kind.split()[0], str(MESSAGES), "6"]
+            answers = json.loads(subprocess.run(words, stdout=subprocess.PIPE, check=True).stdout)
+    finally:
+        asking.set()
+        other.join()
     if seen.errors:
         answers |= {"another client: " + error: seen.errors.count(error) for error in set(seen.errors)}
     return Held(
@@ -434,7 +438,7 @@ def main(arguments: Sequence[str]) -> int:
         ExitStack() as servers,
         socket.create_server(("127.0.0.1", 0), backlog=2048) as grpc,
     ):
-        python = serve_image(Path(folder))
+        python, client = serve_image(Path(folder)), serve_image(Path(folder), "kserve")
         model = onnx_graph.write_delays(Path(folder) / "model")
         server, port = servers.enter_context(ours(python, Path(folder) / "ours", grpc=grpc))
         server.load("1", model)
@@ -442,7 +446,7 @@ def main(arguments: Sequence[str]) -> int:
         server.open()
         await_answer(port, lambda: True, Path(folder) / "ours" / "server.log")
         measure(port, 2.0)  # the first round warms up
-        held = [flood(python, server.pid, port, grpc.getsockname()[1], kind) for kind in FLOODS]
+        held = [flood(client, server.pid, port, grpc.getsockname()[1], kind) for kind in FLOODS]
         if options.floods:
             return show_held(held, as_json=options.json)
         rows = [
