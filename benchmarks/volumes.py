@@ -97,7 +97,7 @@ def to_itself(folder: Path, name: str, *, pairs: int) -> Ratio:
 
 def to_earlier(folder: Path, checkout: Path, name: str, case: str, *, pairs: int) -> Ratio:
     """Return the ratio of a commit to that of an earlier muster."""
-    theirs = partial(commit, folder, case, operators=checkout.absolute() / "operators")
+    theirs = partial(commit, folder, case, checkout=checkout.absolute())
     (found,) = compare(theirs, partial(commit, folder, case), pairs=pairs)
     return ratio(name, *found, unit="s", limit=1.15)
 
@@ -110,11 +110,12 @@ def into_full(folder: Path) -> Iterator[Ratio]:
         yield ratio(f"into 10,000{when}, to a new volume", new, full, unit="s", limit=1.2)
 
 
-def commit(folder: Path, *words: str, operators: Path | None = None) -> list[float]:
-    """Seconds that one commit takes; `operators` is the folder of an earlier muster's package."""
-    environment = dict(os.environ, PYTHONPATH=str(operators)) if operators else None
+def commit(folder: Path, *words: str, checkout: Path | None = None) -> list[float]:
+    """Seconds that one commit takes; `checkout` is an earlier muster's, whose script knows its names."""
+    environment = dict(os.environ, PYTHONPATH=str(checkout / "operators")) if checkout else None
     case, *options = words
-    command = [sys.executable, COMMIT, case, folder, *options]
+    script = checkout / "benchmarks" / COMMIT.name if checkout else COMMIT
+    command = [sys.executable, script, case, folder, *options]
     ran = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE)
     return [float(json.loads(ran.stdout))]
 

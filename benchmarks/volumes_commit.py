@@ -1,4 +1,4 @@
-"""One measured commit, in a process of its own: by this muster, or by an earlier one on PYTHONPATH.
+"""One measured commit, in a process of its own: by the muster on PYTHONPATH, or else this one.
 
 ``python volumes_commit.py CASE FOLDER [--compare] [--cold]`` prints the seconds from the end of the author's code to the
 acknowledged version (seal and commit). The job writes the files of FOLDER/original. CASE is ``new`` (a new
