@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from muster.volumes.folder import FolderStore
     from muster.volumes.protocols import LocalStore
     from muster.volumes.service.calls import Bind, Call, Served
+    from muster.volumes.service.client import ServiceStore
 
 _PATH, _BUDGETS, _SET = "/v1/usage", "/v1/usage/budgets", "/v1/usage/budgets/set"
 
@@ -105,11 +106,12 @@ def _over(
 
 def _sent(store: LocalStore, path: str, question: UsageQuestion | BudgetQuestion) -> bytes | None:
     """Return a store service's answer; None of a folder, which is all else that there is."""
-    from muster.volumes.service.client import ServiceStore
+    from muster.volumes.folder import FolderStore  # who has a folder does not wait for httpx
 
-    if not isinstance(store, ServiceStore):
+    if isinstance(store, FolderStore):
         return None
-    return store.connection.request("POST", path, content=dumps(question).encode(), slow=True).content
+    connection = cast("ServiceStore", store).connection
+    return connection.request("POST", path, content=dumps(question).encode(), slow=True).content
 
 
 def routes(_: Served) -> Iterator[Bind]:
