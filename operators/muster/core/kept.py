@@ -157,9 +157,9 @@ def _looked_at(folder: str, path: str, entry: os.DirEntry[str]) -> Odd | _Named 
     if len(os.fsencode(path)) > _LONGEST_PATH:
         return Odd(path, f"a path of more than {_LONGEST_PATH:,} bytes")
     try:
-        kind = stat.S_IFMT(entry.stat(follow_symlinks=False).st_mode)
-        if kind in (stat.S_IFREG, stat.S_IFDIR):
+        if entry.is_file(follow_symlinks=False) or entry.is_dir(follow_symlinks=False):  # without a call
             return None
+        kind = stat.S_IFMT(entry.stat(follow_symlinks=False).st_mode)
         return _named(folder, path) if kind == stat.S_IFLNK else Odd(path, _KINDS.get(kind, "something else"))
     except FileNotFoundError:  # it was deleted meanwhile
         return None
