@@ -8,11 +8,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 
 import pytest
-from tests.cluster import chart_airflow, kubectl
+from tests.cluster import chart_airflow, kubectl, nodes
 from tests.cluster.chart import NAME, Release
 from tests.cluster.chart_airflow import NAMESPACE, SITE, Airflow, kill, running, three, versions
 from tests.cluster.inside import layout
-from tests.cluster.layout import Layout
+from tests.cluster.layout import Layout, node_called
 from tests.cluster.runtime import SOURCE
 from tests.waiting import eventually, until
 
@@ -21,7 +21,8 @@ pytestmark = [pytest.mark.cluster, pytest.mark.soak]
 SECONDS = 1800
 MADE = ("two/table", "two/model")
 ROUNDS = 10
-STORE = "store"
+STORE, STORES = "store", "cpu-0"  # where alone its pods may be
+OUT_OF_SERVICE = "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"
 PARTS = (
     "airflow-scheduler",
     "airflow-triggerer",
@@ -92,6 +93,32 @@ def test_a_run_goes_on_though_the_database_is_away_for_a_minute(
     away = time.monotonic() - gone
     assert airflow.ended(run_id, seconds=SECONDS) == "success", airflow.tasks(run_id)
     record_property(TITLE, f"a run went on though the database was away for {away:.0f} s")
+    assert versions(release, *MADE) == {name: number + 1 for name, number in before.items()}
+
+
+def test_a_node_of_airflow_is_lost_amid_a_run(
+    release: Release, airflow: Airflow, record_property: Show
+) -> None:
+    """It is marked out of service, as the administrator of a cluster does, and what ran there runs elsewhere."""
+    of, before = release.layout, versions(release, *MADE)
+    run_id = airflow.trigger(rows=300, seconds=30)
+    eventually(lambda: running(of, 2), seconds=SECONDS)
+    pods = kubectl.get(of, "pods", NAMESPACE)["items"]
+    parts = [pod for pod in pods if pod["metadata"]["labels"].get("app", "").startswith(f"{NAME}-airflow-")]
+    there = Counter(pod["spec"]["nodeName"] for pod in parts if pod["spec"]["nodeName"] != STORES)
+    ((lost, number),) = there.most_common(1)
+    node, began = node_called(lost), time.monotonic()
+    nodes.power_off(of, node)
+    try:
+        kubectl.until(f"{lost} is gone", lambda: not nodes.is_ready(of, node), seconds=SECONDS)
+        kubectl.run(of, "taint", "node", lost, OUT_OF_SERVICE)
+        state = airflow.ended(run_id, seconds=SECONDS)
+        eventually(lambda: all(ready(of, part) for part in PARTS), seconds=SECONDS)
+    finally:
+        nodes.power_on(of, node)
+        kubectl.ask(of, "taint", "node", lost, f"{OUT_OF_SERVICE}-")
+    record_property(TITLE, f"{lost} lost with {number} parts: {state} after {time.monotonic() - began:.0f} s")
+    assert state == "success", airflow.tasks(run_id)
     assert versions(release, *MADE) == {name: number + 1 for name, number in before.items()}
 
 
