@@ -1236,6 +1236,10 @@ class StoreContract:
         assert [each.until for each in store.ledger.tally("job-1").times] == [20.0, 45.0]
         again.ledger.note_tally("job-1", held.begun(Allotment(since=50.0, replicas=1)))
         assert [each.until for each in store.ledger.tally("job-1").times] == [20.0, 45.0]
+        for end, longest in ((None, 45.0), (48.0, 48.0), (46.0, 48.0)):  # its pods went after its end
+            later = Allotment(since=30.0, replicas=1, until=end)
+            again.ledger.note_tally("job-1", Tally(times=(later,)))
+            assert [each.until for each in store.ledger.tally("job-1").times] == [20.0, longest]
         with pytest.raises(NotFound):
             store.ledger.tally("job-2")
 

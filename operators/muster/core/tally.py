@@ -77,6 +77,15 @@ class Tally:
         """Return this with one more time; the one that goes on ends where that begins."""
         return replace(self, times=(*self.ended(following.since).times, following)[-MOST_TIMES:])
 
+    def longer(self, other: Tally) -> Tally:
+        """Return this with the later end that `other` has of the last time: a job that has ended held its resources until then."""
+        last, later = self.times[-1:], other.times[-1:]
+        if not last or not later or last[0].since != later[0].since or self.current or other.current:
+            return self
+        return replace(
+            self, times=(*self.times[:-1], max(last[0], later[0], key=lambda each: each.until or 0.0))
+        )
+
     def merged(self, other: Tally) -> Tally:
         """Return this with what `other` adds: several processes may look at one job, and one of them saw more."""
 

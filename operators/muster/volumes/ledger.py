@@ -127,12 +127,12 @@ class FolderLedger(TaskNotes):
         folder = self.check(job_id)
         with translated(f"note the use of job {job_id}"), locked(folder / "lock"):
             status, before = self.status(job_id), self.tally(job_id)
-            now = before.merged(tally)
-            if status.state.ended or now == before:
+            now = before.longer(tally) if status.state.ended else before.merged(tally)
+            if now == before:
                 return
             write_whole(folder / _TALLY, wire.dumps(now), durable=False)
-            if now.times and not before.times:
-                self._tell(status, now, recorded=True)
+            if status.state.ended or (now.times and not before.times):
+                self._tell(status, now, recorded=not status.state.ended)
 
     def last_sign(self, job_id: str) -> float:
         """Return when a job's supervisor or workers wrote last: a worker tells its use every ten seconds.

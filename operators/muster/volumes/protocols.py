@@ -313,7 +313,7 @@ class Ledger(Protocol):
         """Return for whom a job runs, and when it held its resources; empty where nothing was noted."""
 
     def note_tally(self, job_id: str, tally: Tally) -> None:
-        """Add to a job's tally what a writer knows (:meth:`muster.core.tally.Tally.merged`). After the job's end nothing is added.
+        """Add to a job's tally what a writer knows (:meth:`muster.core.tally.Tally.merged`). After the job's end only the end of its last time is made later.
 
         The time that goes on ends with the job.
         """

@@ -229,8 +229,7 @@ class MemoryLedger:
 
     def note_tally(self, job_id: str, tally: Tally) -> None:
         job = self.job(job_id)
-        if not job.status.state.ended:
-            job.tally = job.tally.merged(tally)
+        job.tally = job.tally.longer(tally) if job.status.state.ended else job.tally.merged(tally)
 
     def end_task(self, end: TaskEnd) -> None:
         self._ends.insert(0, end)

@@ -20,7 +20,7 @@ from muster.backends.jobs.checks import Resolve, secret_values
 from muster.backends.jobs.ending import Idleness, is_decided
 from muster.backends.jobs.runner import Look
 from muster.backends.kubernetes.api.client import Client
-from muster.backends.kubernetes.api.kinds import Document
+from muster.backends.kubernetes.api.kinds import WORKLOAD, Document
 from muster.backends.kubernetes.cluster.discovery import QUICK_SECONDS, Survey
 from muster.backends.kubernetes.cluster.facts import Cluster, condition, holds
 from muster.backends.kubernetes.labels import JOB as JOB_LABEL
@@ -29,7 +29,14 @@ from muster.backends.kubernetes.lifecycle.resizing import GangWatch, Resizing, a
 from muster.backends.kubernetes.lifecycle.submitting import Submitter
 from muster.backends.kubernetes.manifests.pods import OWN_SECONDS
 from muster.backends.kubernetes.site import ClusterSite
-from muster.backends.kubernetes.state.observe import ObservedJob, completed, merged, observe, tallied
+from muster.backends.kubernetes.state.observe import (
+    ObservedJob,
+    admission,
+    completed,
+    merged,
+    observe,
+    tallied,
+)
 from muster.backends.kubernetes.state.queueing import reckoned_places
 from muster.backends.kubernetes.state.seen import JobObjects, seconds
 from muster.backends.kubernetes.state.sight import Sight, find_root
@@ -56,6 +63,7 @@ _MOST_SPECS = MOST_JOBS = 4096
 # Verdicts also depend on how long something has been so; none is in more of a hurry than a hub that looks
 # every few seconds.
 KEPT_SECONDS = 4.0
+_COUNTS = 0.01
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,6 +152,7 @@ class KubernetesRunner:
         )
         self._resizing = Resizing(self._client, site=site, store=store, submitter=self._submitter)
         self._memories = JobMemories(store)
+        self._leaving = set[str]()  # have ended, and hold their quota until their last pod has gone
         self._reckoned: tuple[Sequence[Document], Mapping[str, QueuePlace]] = (), {}
         self._spec = lru_cache(_MOST_SPECS)(store.ledger.spec)
 
@@ -180,6 +189,7 @@ class KubernetesRunner:
         if many:
             with suppress(Unreachable):  # then what is recorded is all that can be told
                 self._sight.follow()
+        self._note_given_back()
         return partial(self._look, places=self._places())
 
     def stop(self, job: JobSpec, status: JobStatus, why: Verdict, *, owner: str | None) -> bool:
@@ -210,7 +220,10 @@ class KubernetesRunner:
 
     def clear(self, job: JobSpec, job_id: str) -> bool:
         """Begin to delete the job's objects; whether that was not begun yet."""
-        return self._ending.clear(job, job_id)
+        begun = self._ending.clear(job, job_id)
+        if begun and WORKLOAD in self._survey.kinds():
+            self._leaving.add(job_id)
+        return begun
 
     def left(self) -> set[str]:
         """Return the jobs that have objects here."""
@@ -281,6 +294,30 @@ class KubernetesRunner:
         except StoreError as error:  # of such a token, or of a service of an earlier release
             log.info("when job %s holds its resources is not noted: %s", job_id, error)
         memory.tally = now
+
+    def _note_given_back(self) -> None:
+        """Note until when jobs that have ended held their quota: until Kueue has seen their end, or let their Workload go.
+
+        What is less than a hundredth is not noted: the job's line in the log of usage is written again.
+        """
+        if not self._leaving or not self._sight.followed:
+            return
+        owned = {
+            str(owner["name"]): each
+            for each in self._sight.workloads()
+            for owner in each["metadata"].get("ownerReferences") or ()
+        }
+        for job_id in [*self._leaving]:
+            until = admission(owned[job_id])[1] if job_id in owned else time.time()
+            if until is None:
+                continue
+            self._leaving.discard(job_id)
+            with suppress(StoreError):  # as above
+                before = self._store.ledger.tally(job_id)
+                ended = before.times[-1].until if before.times else None
+                if ended is not None and until - ended > _COUNTS * (ended - before.times[-1].since):
+                    last = replace(before.times[-1], until=until)
+                    self._store.ledger.note_tally(job_id, Tally(times=(last,)))
 
     def _cluster(self, seen: JobObjects) -> Cluster | None:
         """Return what the cluster has where a job waits for it, by one look a minute, however many wait."""
@@ -378,7 +415,13 @@ class KubernetesRunner:
             seen = self._sight.seen(job, job_id)
         except Unreachable:  # it is ended all the same
             return None
-        return None if seen.root is None else observe(seen, as_made(job, seen.root))
+        if seen.root is None:
+            return None
+        job = as_made(job, seen.root)
+        self._note_tally(
+            job, job_id, seen, self._memories.of(job_id)
+        )  # it may hold its quota since a moment ago
+        return observe(seen, job)
 
     def _places(self) -> Mapping[str, QueuePlace]:
         workloads, (before, places) = self._sight.workloads(), self._reckoned

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import time
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
 from tests.unit.backends.kubernetes.cluster_jobs import World, world
-from tests.unit.backends.kubernetes.fake_cluster import BARE
+from tests.unit.backends.kubernetes.fake_cluster import BARE, NAMESPACE
 
+from muster.backends.kubernetes.api.kinds import WORKLOAD
 from muster.backends.kubernetes.labels import MAIN
 from muster.core.status import JobState
 from muster.core.tally import Tally
@@ -53,6 +57,61 @@ def test_since_when_it_holds_what_it_asked_for(bare: World) -> None:
     status = backend.status("held")
     assert status.state is JobState.CANCELLED
     assert [each.until for each in backend.store.ledger.tally("held").times] == [status.ended]
+
+
+def test_what_has_ended_holds_its_quota_until_kueue_has_seen_its_end_or_let_its_workload_go(
+    tmp_path: Path,
+) -> None:
+    with world(tmp_path) as kueue:
+        backend, job, begun = (
+            kueue.backend(),
+            kueue.job(replicas=1),
+            datetime.fromisoformat(PLACED).timestamp(),
+        )
+        ledger, conditions = backend.store.ledger, [condition("Admitted", PLACED)]
+        for job_id in ("finished", "gone", "goes-on"):
+            backend.submit(job, job_id=job_id)
+            (root,) = kueue.roots(job_id)
+            owners = [{"name": job_id, "uid": root["metadata"]["uid"]}]
+            about = {"kueue.x-k8s.io/job-uid": root["metadata"]["uid"]}
+            metadata = {"name": job_id, "namespace": NAMESPACE, "ownerReferences": owners, "labels": about}
+            head = {"apiVersion": WORKLOAD.api_version, "kind": "Workload", "metadata": metadata, "spec": {}}
+            workload = kueue.cluster.put({**head, "status": {"conditions": conditions}})
+            backend.status(job_id)
+            if job_id != "goes-on":
+                ledger.update(replace(ledger.status(job_id), state=JobState.SUCCEEDED, ended=begun + 30.0))
+                kueue.cluster.remove(workload, WORKLOAD)
+                assert backend.runner.clear(job, job_id)
+        finished = [*conditions, condition("Finished", "2026-11-30T08:00:50Z")]
+        head["metadata"] = {
+            **metadata,
+            "name": "finished",
+            "ownerReferences": [{"name": "finished", "uid": "1"}],
+        }
+        kueue.cluster.put({**head, "status": {"conditions": finished}})
+        now = time.time()
+        backend.statuses(["finished", "gone", "goes-on"])
+        untils = {
+            each: [time.until for time in ledger.tally(each).times]
+            for each in ("finished", "gone", "goes-on")
+        }
+        (gone,) = untils.pop("gone")
+        assert untils == {"finished": [begun + 50.0], "goes-on": [None]}
+        assert gone >= now
+        (log,) = (kueue.service.root / "usage").glob("*.jsonl")
+        lines = [json.loads(line) for line in log.read_text().split()]
+        assert sorted((line[1], line[12][0][1]) for line in lines[:2]) == [
+            ("finished", begun + 30.0),
+            ("gone", begun + 30.0),
+        ]
+        assert sorted((line[1], line[12][0][1]) for line in lines[2:]) == [
+            ("finished", begun + 50.0),
+            ("gone", round(gone, 1)),
+        ]
+
+
+def condition(name: str, since: str) -> dict[str, str]:
+    return {"type": name, "status": "True", "lastTransitionTime": since}
 
 
 def test_whose_token_only_reads_looks_and_notes_nothing(bare: World) -> None:

@@ -306,7 +306,7 @@ def tallied(before: Tally, seen: JobObjects, job: JobSpec) -> Tally:
     workload, last = seen.workload, before.times[-1] if before.times else None
     if workload is not None and not _is_of(workload, seen.root):
         return before  # of the size that an elastic gang had
-    since, until = _admission(workload) if workload is not None else (_since_placed(seen), None)
+    since, until = admission(workload) if workload is not None else (_since_placed(seen), None)
     if since is not None:
         again = workload is not None and last is not None and since > last.since + _SAME_SECONDS
         if last is None or again or last.replicas != job.replicas:
@@ -317,7 +317,7 @@ def tallied(before: Tally, seen: JobObjects, job: JobSpec) -> Tally:
     return before if until is None else before.ended(until)
 
 
-def _admission(workload: Mapping[str, Any]) -> tuple[float | None, float | None]:
+def admission(workload: Mapping[str, Any]) -> tuple[float | None, float | None]:
     """Return since when a workload has its quota, and until when it had it."""
     admitted = condition(workload, "Admitted")
     at = seconds(admitted.get("lastTransitionTime"))

@@ -113,6 +113,11 @@ class Sight:
         found += self._events({uid_of(each) for each in found})
         return JobObjects.of([*found, *self._ended_badly(job_id, {uid_of(each) for each in found})])
 
+    @property
+    def followed(self) -> bool:
+        """Whether the namespace is followed, and so asked nothing."""
+        return self._mirror is not None
+
     def roots(self) -> Sequence[Document]:
         """Return the JobSets and Jobs of all our jobs, but for those that a JobSet owns: they go with it."""
         if self._mirror is not None:
