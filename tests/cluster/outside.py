@@ -55,6 +55,8 @@ exec git daemon --export-all --base-path=/data --reuseaddr
 @contextmanager
 def up(of: Layout) -> Iterator[None]:
     """Have all three; nothing of them is left afterwards."""
+    lacking = [program for program in ("git", "redis-server") if not shutil.which(program)]
+    assert not lacking, f"this test needs {lacking}: apt-get install --no-install-recommends git redis-server"
     _clear(of)
     for name in _SCRIPTS:
         folder = of.claim / PLACE / name
