@@ -7,6 +7,7 @@ the objects' versions: those of one cluster can be compared, whatever the kind (
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import threading
 import time
@@ -14,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 from tests.cluster import kubectl
 from tests.cluster.accounts import NAMESPACE
@@ -23,8 +24,9 @@ from tests.cluster.layout import Layout
 from muster.backends.kubernetes.labels import BOOTSTRAP, MAIN
 
 Document = Mapping[str, Any]
-PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
-WORKLOADS = f"/apis/kueue.x-k8s.io/v1beta2/namespaces/{NAMESPACE}/workloads"
+PODS = "/api/v1/namespaces/{}/pods"
+WORKLOADS = "/apis/kueue.x-k8s.io/v1beta2/namespaces/{}/workloads"
+CARDS = "nvidia.com/gpu"
 GANG = "jobset.sigs.k8s.io/jobset-name"  # a label of pods
 _LONGEST_SECONDS = 7200
 
@@ -62,6 +64,7 @@ class AdmissionSample:
 
     :param pods: for how many of its pods room was set aside; 0 where it waits.
     :param at: when this was told, seconds since the epoch.
+    :param cards: that were set aside for them, since `admitted`, until `over`; None where that is not so by now.
     """
 
     version: int
@@ -69,16 +72,43 @@ class AdmissionSample:
     gang: str
     pods: int
     finished: bool
+    cards: int = 0
+    admitted: float | None = None
+    over: float | None = None
 
 
 Sample = PodSample | AdmissionSample
 
 
+class Held(NamedTuple):
+    """A time in which a gang had cards, in seconds since the epoch."""
+
+    since: float
+    until: float
+    cards: int
+
+
+def admissions(samples: Iterable[Sample], *, now: float) -> dict[str, list[Held]]:
+    """Return by gang when it had its cards, as its Workload told. :param now: until when those that go on count."""
+    found: dict[str, list[Held]] = {}
+    for sample in samples:
+        if isinstance(sample, AdmissionSample):
+            times = found.setdefault(sample.gang, [])
+            if sample.admitted is not None and (not times or times[-1].since < sample.admitted):
+                times.append(Held(sample.admitted, math.inf, sample.cards))
+            if sample.over is not None and times and times[-1].until == math.inf:
+                times[-1] = times[-1]._replace(until=sample.over)
+    return {
+        gang: [each._replace(until=min(each.until, now)) for each in times] for gang, times in found.items()
+    }
+
+
 class Recorder:
     """Records both watches while its block runs; afterwards :attr:`samples` holds them in their order."""
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: Layout, *, namespace: str = NAMESPACE) -> None:
         self._layout = layout
+        self._namespace = namespace
         self._found: list[Sample] = []
         self._lost: list[str] = []
         self._stopping = False
@@ -90,7 +120,7 @@ class Recorder:
         return sorted(self._found, key=lambda sample: sample.version)
 
     def __enter__(self) -> Recorder:
-        self._watches = [self._open(path) for path in (PODS, WORKLOADS)]
+        self._watches = [self._open(path.format(self._namespace)) for path in (PODS, WORKLOADS)]
         self._threads = [
             threading.Thread(target=self._read, args=(watch,), daemon=True) for watch in self._watches
         ]
@@ -240,14 +270,22 @@ def _admission_sample(document: Document, gone: bool) -> AdmissionSample | None:
     owners = document["metadata"].get("ownerReferences") or ()
     if not owners:
         return None
-    status = document.get("status") or {}
+    status, now = document.get("status") or {}, time.time()
     parts = (status.get("admission") or {}).get("podSetAssignments") or ()
+    finished, admitted = (_condition(status, each) for each in ("Finished", "Admitted"))
+    holds, since = admitted.get("status") == "True", _seconds(admitted.get("lastTransitionTime"))
+    over = None if holds else since
+    if finished.get("status") == "True":
+        over = _seconds(finished["lastTransitionTime"])
     return AdmissionSample(
         version=int(document["metadata"]["resourceVersion"]),
-        at=time.time(),
+        at=now,
         gang=owners[0]["name"],
         pods=sum(part["count"] for part in parts),
-        finished=gone or _condition(status, "Finished").get("status") == "True",
+        finished=gone or finished.get("status") == "True",
+        cards=sum(int((part.get("resourceUsage") or {}).get(CARDS, 0)) for part in parts),
+        admitted=since if holds else None,
+        over=now if gone and over is None else over,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tests.cluster.replay import AdmissionSample, PodSample, Replay, Sample
+from tests.cluster.replay import AdmissionSample, Held, PodSample, Replay, Sample, admissions, sample_of
 
 LET_IN = AdmissionSample(version=1, at=0.0, gang="g", pods=2, finished=False)
 FIRST = PodSample(
@@ -61,3 +61,42 @@ def test_pods_that_never_ran_at_the_same_time() -> None:
 def test_one_that_was_let_in_twice() -> None:
     again = [replace(LET_IN, version=9, pods=0), replace(LET_IN, version=10)]
     assert replay([LET_IN, *again]).gangs["g"].admitted == [2, 2]
+
+
+def test_when_a_gang_that_is_put_back_had_its_cards() -> None:
+    """By its Workload's own times: another kind of change does not begin another time, and its end is the first that is told."""
+
+    def told(version: int, *conditions: tuple[str, str, int], gone: bool = False) -> Sample:
+        part = {"count": 2, "resourceUsage": {"nvidia.com/gpu": "4"}}
+        workload = {
+            "kind": "Workload",
+            "metadata": {"resourceVersion": str(version), "ownerReferences": [{"name": "g"}]},
+            "status": {
+                "admission": {"podSetAssignments": [part]},
+                "conditions": [
+                    {"type": name, "status": status, "lastTransitionTime": f"1970-01-01T00:00:{second:02}Z"}
+                    for name, status, second in conditions
+                ],
+            },
+        }
+        found = sample_of(workload, gone=gone)
+        assert found is not None
+        return found
+
+    samples = [
+        told(1, ("Admitted", "False", 3)),
+        told(2, ("Admitted", "True", 5)),
+        told(3, ("Admitted", "True", 5), ("PodsReady", "True", 6)),
+        told(4, ("Admitted", "True", 5), ("Evicted", "True", 8)),
+        told(5, ("Admitted", "False", 9), ("Evicted", "True", 8)),
+        told(6, ("Admitted", "True", 20)),
+    ]
+    again = [Held(5.0, 9.0, 4), Held(20.0, 33.0, 4)]
+    assert admissions(samples, now=33.0) == {"g": again}
+    finished = told(7, ("Admitted", "True", 20), ("Finished", "True", 30))
+    assert admissions([*samples, finished, replace(finished, over=50.0)], now=99.0) == {
+        "g": [again[0], Held(20.0, 30.0, 4)]
+    }
+    deleted = told(7, ("Admitted", "True", 20), gone=True)
+    assert isinstance(deleted, AdmissionSample)
+    assert deleted.over == deleted.at
