@@ -142,7 +142,8 @@ def measure(site: Site, *, waiting: int) -> list[Ratio]:
             ends = [name for name in names[gangs:] for _ in range(RUNS_OF_EACH)]
             for wanted in sorted({FEW, max(FEW, waiting // 5), max(FEW, waiting // 2), waiting}):
                 if looks and ends:  # the other runs, beside those that come to wait
-                    watch.trigger(ends)
+                    triggering = threading.Thread(target=watch.trigger, args=(ends.copy(),), daemon=True)
+                    triggering.start()
                     ends.clear()
                 begun = watch.wait(begun, wanted, names[:gangs], each)
                 if wanted == waiting:
@@ -215,7 +216,8 @@ class Watch:
         """Have this number of gangs wait, those of before among them; return the number."""
         order = [name for _ in range(each + 1) for name in dags]
         if begun:
-            self._airflow.ask_api("PATCH", "pools/gangs", json={"name": "gangs", "slots": 0})
+            with self._airflow.database() as database:
+                database.execute("UPDATE slot_pool SET slots = 0 WHERE pool = 'gangs'")
         self.trigger(order[begun:wanted])
         began = time.monotonic()
         waits = "task_instance WHERE state = 'deferred'"
