@@ -68,6 +68,7 @@ class Reconciler:
         self._ask = ask
         self._going = going
         self._noted: dict[Origin, float] | None = None  # runs, and when each was noted
+        self._busy: set[tuple[str, str]] = set()  # Dag and id of the runs that have a job which goes on
         self._backend: Backend | None = None
         self._origins: dict[str, Origin] = {}  # they never change, so that each is read once
         self._judged: set[str] = set()  # jobs that have ended, and were looked at since
@@ -119,6 +120,7 @@ class Reconciler:
         jobs = self._unjudged(backend.store.ledger)
         ours = [each for each in jobs if _is_of(each[1], mine)]
         going = [each for each in ours if not each[0].state.ended]
+        self._busy = {(origin.dag_id, origin.run_id) for _, origin in going}
         made = [each for each in ours if _is_new(each[0])]
         stands = self._ask([*going, *made]) if going or made else {}
         done = [swept for status, swept in ends(going, stands) if self._end(backend, status, swept)]
@@ -207,14 +209,18 @@ class Reconciler:
                 log.info("job %s has ended: what it left is taken away", job_id)
 
     def _note_runs(self) -> None:
-        """Note the runs that go on, each once a minute, and those that have ended, also while no triggerer was there."""
+        """Note the runs that go on, each once a minute, and those that have ended, also while no triggerer was there.
+
+        A job that goes on tells as much of its run: hundreds may wait in a queue, and each note is a call.
+        """
         ledger, mine, now = self._opened().store.ledger, self._instance(), time.monotonic()
         if self._noted is None:
             left = (note.run for note in ledger.run_notes())
             self._noted = {run: -math.inf for run in left if run.instance == mine and not run.by_muster_run}
         going = {Origin(instance=mine, dag_id=dag, run_id=run) for dag, run in self._going()}
         for run in going:
-            if now >= self._noted.get(run, -math.inf) + EVERY_SECONDS:
+            busy = (run.dag_id, run.run_id) in self._busy
+            if not busy and now >= self._noted.get(run, -math.inf) + EVERY_SECONDS:
                 ledger.note_run(run, going=True)
                 self._noted[run] = now
         for run in self._noted.keys() - going:

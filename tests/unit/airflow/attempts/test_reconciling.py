@@ -203,6 +203,18 @@ def test_the_runs_that_go_on_are_noted_until_they_end(machine: Machine) -> None:
     assert machine.runs == {"r": False, "r2": True}
 
 
+def test_a_run_is_not_noted_as_long_as_a_job_of_it_goes_on(machine: Machine) -> None:
+    machine.begin("waits", state=JobState.QUEUED)
+    machine.stands["waits"] = Standing(state="deferred")
+    looks = opened(machine)
+    looks.try_look()
+    assert machine.runs == {"left": False}
+    machine.begin("waits", state=JobState.SUCCEEDED)
+    machine.stands["waits"] = Standing(state="success", outcome="success", ended=time.time() + 1)
+    looks.try_look()
+    assert machine.runs == {"left": False, "r": True}, "it may be between two stages"
+
+
 def test_a_job_is_ended_at_the_first_look_however_young_in_its_owners_name(machine: Machine) -> None:
     machine.begin("handed-over", state=JobState.RUNNING)
     machine.stands["handed-over"] = Standing(state="failed")
