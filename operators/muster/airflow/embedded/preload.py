@@ -59,7 +59,10 @@ _OTHERS = (
     "muster.cli",
     "muster.worker",
     "muster.backends.kubernetes",
+    "muster.volumes.service.app",
 )
+_LEFT = ("commands", "routes", "__main__")
+"""Modules of extensions that the command and the page import, whatever room they are in: the page's bring FastAPI, 0.4 CPU-s."""
 
 
 @cache
@@ -70,7 +73,8 @@ def import_all(place: str) -> None:
     """
     others = [each for each in _OTHERS if each != place]
     for found in walk_packages(muster.__path__, "muster."):
-        if not f"{found.name}.".startswith(tuple(f"{each}." for each in others)) and "__" not in found.name:
+        last = found.name.rpartition(".")[2]
+        if last not in _LEFT and not f"{found.name}.".startswith(tuple(f"{each}." for each in others)):
             import_module(found.name)
 
 
