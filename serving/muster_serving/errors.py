@@ -69,7 +69,7 @@ class _FaultOf:
     def __exit__(self, kind: Any, error: BaseException | None, _: Any) -> None:
         if kind is None or isinstance(error, ServingError) or not isinstance(error, Exception):
             return
-        if isinstance(error, MemoryError):  # no one request is at fault: the next may fit
+        if isinstance(error, MemoryError):  # no single request is at fault: the next may fit
             message = f"{self._doing} needs more memory than this server has left: try again"
             raise RequestError(message, status=503) from error
         # whatever it is, its client gets an answer of the usual shape

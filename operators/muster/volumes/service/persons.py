@@ -176,7 +176,7 @@ class PersonTokens:
             )
         used = self._folder / f"{about.token_id}.used"
         if (_touched(used) or 0.0) < time.time() - _USED_SECONDS:
-            with suppress(OSError):  # a full disk keeps nobody from reading
+            with suppress(OSError):  # a full disk is no reason not to read
                 used.touch()
         return Reach(about, self)
 

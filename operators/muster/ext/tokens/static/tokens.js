@@ -23,7 +23,7 @@ async function tokens(screen, asked, made) {
   screen.put(
     title,
     found.may.everyone && tabs("Whose", [["own", "yours"], ["everyone", "everyone's"]], everyone ? "everyone" : "own", (of) => `#/tokens${query({ of })}`),
-    h("p", { class: "quiet" }, "A token lets a command or notebook on your own machine use the store as you may, and no more. Whoever has it may do the same."),
+    h("p", { class: "quiet" }, "A token lets a command or notebook on your own machine use the store as you may, and no more. So may each person who has it."),
     made && shown(made),
     everyone || making(found, again),
     under("What there is", table(everyone ? "Everyone's tokens" : "Your tokens", columns(everyone), found.tokens.map((each) => row(each, everyone, again)), "No token was made yet.")),
