@@ -283,7 +283,7 @@ class _Site:
             for name, words in COMMANDS.items()
         ]
         if home.metrics_port:  # it is no part of Airflow: nothing waits for it
-            command = [*METRICS, "--host", ADDRESS, "--port", str(home.metrics_port)]
+            command = [*METRICS, "--host", ADDRESS, "--port", str(home.metrics_port), "--airflow", home.url]
             log = home.log("metrics")
             self._components.append(
                 Component(name="metrics", command=command, log=log, environment=environment)
