@@ -12,10 +12,10 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any
 
 from tests.cluster import kubectl
 from tests.cluster.accounts import NAMESPACE
@@ -80,7 +80,8 @@ class AdmissionSample:
 Sample = PodSample | AdmissionSample
 
 
-class Held(NamedTuple):
+@dataclass(frozen=True)
+class Held:
     """A time in which a gang had cards, in seconds since the epoch."""
 
     since: float
@@ -97,9 +98,9 @@ def admissions(samples: Iterable[Sample], *, now: float) -> dict[str, list[Held]
             if sample.admitted is not None and (not times or times[-1].since < sample.admitted):
                 times.append(Held(sample.admitted, math.inf, sample.cards))
             if sample.over is not None and times and times[-1].until == math.inf:
-                times[-1] = times[-1]._replace(until=sample.over)
+                times[-1] = replace(times[-1], until=sample.over)
     return {
-        gang: [each._replace(until=min(each.until, now)) for each in times] for gang, times in found.items()
+        gang: [replace(each, until=min(each.until, now)) for each in times] for gang, times in found.items()
     }
 
 

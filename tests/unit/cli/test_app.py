@@ -81,6 +81,7 @@ def test_the_issue_s_commands_are_there() -> None:
         ("deployments",): "ls show promote rollback repair keep install-service retire export import",
         ("deployments", "token"): "make ls end",
         ("predictions",): "show commit",
+        ("tokens",): "ls end",
         ("cache",): "ls why drop",
         ("images",): "ls copy lock build",
     }

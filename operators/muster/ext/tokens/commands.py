@@ -22,8 +22,9 @@ User = Annotated[str | None, typer.Option(help="Only those of this person, by th
 
 @app.command("ls", epilog=example("muster tokens ls", "muster tokens ls --user ana"))
 def list_tokens(*, user: User = None, as_json: Json = False) -> None:
-    """List the tokens of persons: what each may do, when it was used last, and how long it counts.
+    """List the tokens of persons.
 
+    It tells what each may do, when it was used last, and how long it counts.
     The token that MUSTER_CLUSTER's file names must be an operator's.
     """
     found = _store().tokens(user or "")
