@@ -177,7 +177,7 @@ def test_a_user_of_a_teams_dag_has_what_is_the_teams(site: FabSite, teams: dict[
 
 def test_a_token_is_for_who_sees_all_dags_of_a_team(site: FabSite, teams: dict[str, str]) -> None:
     def rights(user: str) -> tuple[list[str], bool, bool, bool]:
-        with asking(site, user) as client:
+        with asking(site.url, user) as client:
             told = client.get(f"{PAGE}api/tokens").json()
         return (
             told["rights"]["teams"],
@@ -195,8 +195,8 @@ def test_a_token_is_for_who_sees_all_dags_of_a_team(site: FabSite, teams: dict[s
         ([], True, False, False),
     ]
     some = "Plugins, Assets, Task Logs, XComs, Task Instances, DAG:hello"
-    site.add_role("sam", can_read=some, can_edit="Task Instances, DAG:hello")
-    site.add_user("sam", "sam")
+    add_role(site.client, "sam", can_read=some, can_edit="Task Instances, DAG:hello")
+    add_user(site.client, "sam", "sam")
     assert rights("sam") == ([], False, False, False)
     (site.folder / "teams.toml").rename(site.folder / "away.toml")
     try:  # and of a site without teams only who sees every Dag
