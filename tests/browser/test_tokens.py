@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
+from tests.airflow.test_connection import KUBECONFIG
 from tests.browser import person
 from tests.e2e.author import MUSTER
 from tests.site import Site
@@ -32,7 +33,8 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 def site(tmp_path_factory: pytest.TempPathFactory, service: Service) -> Iterator[Site]:
     """An Airflow whose page asks the service, with the page's own token."""
     page = operator_token(service.keys, lifetime_seconds=3600, kind=TokenKind.PAGE)
-    extras = {"namespace": "team-a", "muster": {"claim": "muster-store", "store_url": service.url}}
+    ours = {"claim": "muster-store", "store_url": service.url}
+    extras = {"kube_config": KUBECONFIG, "namespace": "team-a", "muster": ours}
     connection = {"conn_type": "kubernetes", "password": page, "extra": extras}
     with Site(tmp_path_factory.mktemp("site"), AIRFLOW_CONN_GPUS=json.dumps(connection)) as site:
         site.set("muster", connection="gpus", instance="test")
