@@ -270,7 +270,7 @@ class Watch:
         return json.loads(kwargs), str(own_id)
 
     def ended(self, runs: int) -> None:
-        """Return once so many runs have ended well."""
+        """Wait until this number of runs has succeeded."""
         ended = lambda: self.count("dag_run WHERE state = 'success'") >= runs  # noqa: E731
         kubectl.until(f"{runs} runs have ended", ended, seconds=SECONDS)
 
@@ -279,7 +279,7 @@ class Watch:
 
     def look(self, waiting: int) -> Look:
         """Measure for a window, in which probes are triggered."""
-        time.sleep(SETTLE_SECONDS)
+        time.sleep(SETTLE_SECONDS)  # the calls of the last submissions do not count
         found = Look(waiting=waiting, triggers=self.count("trigger"))
         calls, store, began = self._calls(), Counter(self._asked), self._transactions()
         cpu = {name: self._cpu(name) for name in ("triggerer", "scheduler")}
@@ -294,7 +294,7 @@ class Watch:
             if due is not None and time.monotonic() > due:
                 self._begin("probe")
                 due, probed = next(probes, None), probed + 1
-            time.sleep(1)
+            time.sleep(1)  # the pace of looking at the heartbeat
         found.calls = Counter(self._calls())
         found.calls.subtract(calls)
         found.calls = +found.calls

@@ -150,7 +150,11 @@ class Clients:
         """
         if self.needed or not self._here:
             return None
-        host = dict(headers).get(b"host", b"localhost")  # HTTP/1.0 has none
+        host = b"localhost"  # HTTP/1.0 has none
+        for name, value in headers:  # the first of several counts
+            if name == b"host":
+                host = value
+                break
         if _HERE.fullmatch(host):
             return None
         said = host.decode(errors="replace")

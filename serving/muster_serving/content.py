@@ -53,7 +53,11 @@ def _number(value: bytes) -> int:
 
 def is_packed(headers: Iterable[tuple[bytes, bytes]]) -> bool:
     """Whether a body is packed. :raises RequestError: 415, in a way that is not known."""
-    text = dict(headers).get(b"content-encoding", b"").decode("latin-1").strip()
+    text = ""
+    for name, value in headers:  # the first of several counts
+        if name == b"content-encoding":
+            text = value.decode("latin-1").strip()
+            break
     if text and text.lower() not in ("identity", *_PACKED):
         raise RequestError(
             f"Content-Encoding: found {text!r:.40}; this server reads bodies as they are, by gzip or by deflate",

@@ -45,7 +45,7 @@ from muster.images.folders import find_image, put_image
 pytestmark = [pytest.mark.cluster, pytest.mark.nightly]
 
 PAGE = DOCS / "howto" / "teams.md"
-SCALE = 300  # so many seconds of a site are one here
+SCALE = 300  # seconds of a site for one second here
 CARDS, OWN, CARDS_OF_A_POD = 16, 2, 2
 GANGS = 60  # that have ended; half as many more are submitted
 _NAMESPACE = f"--namespace={NAME}"
@@ -53,7 +53,7 @@ _NAMESPACE = f"--namespace={NAME}"
 
 @dataclass(frozen=True, kw_only=True)
 class Person:
-    """Who has gangs of so many pods, each of which computes so long. :param gangs: that are there at once, more than ever run."""
+    """A user of a team. :param pods: of each gang. :param seconds: that each pod computes. :param gangs: submitted at once, more than run."""
 
     name: str
     team: str
@@ -146,9 +146,7 @@ class Crowd:
 
     async def run(self, held: Callable[[str], int], gangs: int) -> tuple[float, float]:
         """Let vision have all cards, and then speech come. Return when that was, and when it was over."""
-        asyncio.get_running_loop().set_default_executor(
-            ThreadPoolExecutor(32)
-        )  # nobody waits for another's look
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(32))  # one thread for each look
         persons = [asyncio.create_task(self._person(each)) for each in PERSONS if each.team == "vision"]
         await until(lambda: held("vision") == CARDS, persons)
         came = time.time()
@@ -249,7 +247,7 @@ def test_shares_on_a_replay(
             with ThreadPoolExecutor(8) as threads:  # while there are some Kueue keeps the queues
                 list(threads.map(backend.cancel, crowd.jobs))
             stop(installed, "None")
-        kubectl.until("nobody holds cards", lambda: _none_is_left(backend, crowd, installed), seconds=180)
+        kubectl.until("all cards are free", lambda: _none_is_left(backend, crowd, installed), seconds=180)
     found = admissions(recorder.samples, now=time.time())
     usage = used(installed, tmp_path, since=began)
 

@@ -1,4 +1,4 @@
-"""Run in the image ``kserve``: ``PORT gzip|plain|stream CALLS CONNECTIONS`` sends a long message in each of so many calls at once, without
+"""Run in the image ``kserve``: ``PORT gzip|plain|stream CALLS CONNECTIONS`` makes CALLS calls at once, each with a long message and without
 a token; prints how often each status came. A stream stays until each of the others has its answer.
 """
 

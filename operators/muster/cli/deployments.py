@@ -381,9 +381,9 @@ def keep(
     kept, over = Keeping(open_place().deployments), threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: over.set())
-    note("all deployments are kept   Ctrl-C ends it")
     if port:
         threading.Thread(target=kept.answer(port=port).serve_forever, daemon=True).start()
+    note("all deployments are kept   Ctrl-C ends it")
     while not over.is_set():
         kept.look()
         over.wait(ROUND_SECONDS)

@@ -10,7 +10,7 @@ from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING
 
-from muster.core.errors import MusterError
+from muster.core.errors import MusterError, SpecError
 
 if TYPE_CHECKING:
     from muster.backends.releases.deployments import Deployments
@@ -80,10 +80,13 @@ class Keeping:
         self._wrong, self._ended = wrong, self._now()
 
     def answer(self, *, port: int) -> ThreadingHTTPServer:
-        """Return a server that listens, to whom ``/healthz`` is asked for: 503 once a round hangs, and when it last looked."""
+        """Return a server that listens: it answers 200, or 503 once a round hangs, with the time of the last look.
+
+        :raises SpecError: the port cannot be had.
+        """
         kept = self
 
-        class Handler(BaseHTTPRequestHandler):
+        class HealthAnswer(BaseHTTPRequestHandler):
             timeout = 10.0
 
             def do_GET(self) -> None:
@@ -95,7 +98,12 @@ class Keeping:
             def log_message(self, *_: object) -> None:
                 """Log no request: there is one every few seconds."""
 
-        return ThreadingHTTPServer(("", port), Handler)
+        try:
+            return ThreadingHTTPServer(("", port), HealthAnswer)
+        except OSError as error:
+            raise SpecError(
+                f"port {port} cannot be had ({error.strerror}): end what listens there, or name another one"
+            ) from error
 
     def _mend(self, status: DeploymentStatus) -> None:
         name, (times, _) = status.name, self._repairs(status)
