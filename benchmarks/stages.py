@@ -250,7 +250,7 @@ def measure(place: Place, *, pairs: int) -> list[Ratio]:
     )
     prompt, kept = compare(
         lambda: (_bare_prompt(place) + PROMPT_SECONDS, PROMPT_SECONDS),
-        lambda: (_prompt(place), _end([str(MUSTER), "run", "stages", "--resume"], place).seconds),
+        lambda: (_prompt(place), _end(RESUME, place, code=NOTHING_LEFT).seconds),
         pairs=pairs,
     )
     for dag_id in ("kept", "few", "many"):
@@ -351,8 +351,12 @@ def _parse(place: Place, folder: str) -> float:
     )
 
 
-def _end(command: Sequence[str], place: Place, more: dict[str, str] | None = None) -> Ended:
-    """Run a command, which must succeed; its memory is that of its largest process, without jobs of its children."""
+RESUME = (str(MUSTER), "run", "stages", "--resume")
+NOTHING_LEFT = 3  # of `muster run`
+
+
+def _end(command: Sequence[str], place: Place, more: dict[str, str] | None = None, *, code: int = 0) -> Ended:
+    """Run a command, which must end with an exit code; its memory is that of its largest process, without jobs of its children."""
     env = environment(place) | (more or {})
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
         began = time.monotonic()
@@ -362,7 +366,7 @@ def _end(command: Sequence[str], place: Place, more: dict[str, str] | None = Non
         process.returncode = os.waitstatus_to_exitcode(status)
         out.seek(0)
         err.seek(0)
-        if process.returncode:
+        if process.returncode != code:
             raise RuntimeError(
                 f"{command[0]} ended with exit code {process.returncode}:\n{err.read()[-2000:]}"
             )
